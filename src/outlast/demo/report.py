@@ -1,0 +1,157 @@
+"""The last page: the dead letters by cause, the ledger, and what to look at next.
+
+In: a `Balance`, and the dead letters from the database. Out: at most 80 columns of text.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from outlast.demo import shop
+from outlast.demo.ledger import Balance
+
+_FRAME = re.compile(r'^  File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<function>\S+)$', re.M)
+_REASONS = {
+    "retry_terminal": "the retry strategy gave up",
+    "rejected": "the handler raised RejectMessage",
+    "undecodable": "the body cannot be read, so no handler saw it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Dead letters that died alike."""
+
+    count: int
+    queue: str
+    reason: str
+    error: str
+    place: str
+
+
+async def causes(session: AsyncSession) -> list[Cause]:
+    """The dead letters, grouped by queue, reason and kind of error; the most frequent first."""
+    letter = shop.outbox_dlq.c
+    count = func.count().label("count")
+    rows = await session.execute(
+        select(
+            count,
+            letter.queue,
+            letter.failure_reason,
+            letter.error_type,
+            func.min(letter.error_message),
+            func.min(letter.stack_trace),
+        )
+        .group_by(letter.queue, letter.failure_reason, letter.error_type)
+        .order_by(count.desc(), letter.queue)
+    )
+    return [
+        Cause(count, queue, reason, _error(kind, message), _place(trace))
+        for count, queue, reason, kind, message, trace in rows
+    ]
+
+
+def _error(kind: str | None, message: str | None) -> str:
+    name = (kind or "no error").rpartition(".")[2]
+    first_line = (message or "").partition("\n")[0]
+    return f"{name}: {first_line}" if first_line else name
+
+
+def _place(trace: str | None) -> str:
+    """The innermost frame of a stored traceback, in one line."""
+    frames = list(_FRAME.finditer(trace or ""))
+    if not frames:
+        return ""
+    frame = frames[-1]
+    return f"{Path(frame['file']).name}:{frame['line']} in {frame['function']}"
+
+
+def print_causes(console: Console, found: list[Cause]) -> None:
+    """Why messages died."""
+    console.print()
+    if not found:
+        console.print("No dead letters: the demo was too short for one.", highlight=False)
+        return
+    console.print(Text("Dead letters, by cause", "bold"))
+    table = Table(box=box.SIMPLE_HEAD, header_style="dim", show_edge=False, width=80)
+    table.add_column("count", justify="right")
+    table.add_column("queue")
+    table.add_column("reason")
+    table.add_column("error, and where in the code", no_wrap=True)
+    for cause in found:
+        error = Text(cause.error, "red")
+        if cause.place:
+            error.append(f"\n{cause.place}", "dim")
+        table.add_row(f"{cause.count:,}", cause.queue, cause.reason, error)
+    console.print(table)
+    for reason in dict.fromkeys(cause.reason for cause in found):
+        if reason in _REASONS:
+            console.print(Text(f"{reason}: {_REASONS[reason]}", "dim"))
+
+
+def print_balance(console: Console, balance: Balance) -> None:
+    """The proof."""
+    console.print()
+    console.print(Text("The ledger", "bold"))
+    table = Table(box=box.SIMPLE_HEAD, show_header=False, show_edge=False, width=80)
+    table.add_column("what", no_wrap=True)
+    table.add_column("count", justify="right")
+    table.add_column("from", style="dim")
+    table.add_row("committed", f"{balance.committed:,}", "the orders table", end_section=True)
+    table.add_row("delivered", f"{balance.delivered:,}", "handlers that finished")
+    table.add_row("dead", f"{balance.dead:,}", "rows of outbox_dlq")
+    table.add_row("waiting", f"{balance.waiting:,}", "rows of outbox", end_section=True)
+    table.add_row("delivered + dead + waiting", f"{balance.accounted:,}", "")
+    table.add_row(
+        "delivered more than once", f"{balance.delivered_again:,}", "may happen: at least once"
+    )
+    table.add_row("rolled back", f"{balance.rolled_back:,}", "the order service")
+    table.add_row("rolled back, and seen", f"{balance.rolled_back_seen:,}", "handlers and tables")
+    console.print(table)
+    if balance.holds:
+        console.print(
+            Text(
+                "It balances: committed = delivered + dead + waiting, message by message,\n"
+                "and nobody has seen a message that was rolled back.",
+                "green",
+            )
+        )
+        return
+    console.print(Text("It does NOT balance. This is a bug; please report it:", "bold red"))
+    for finding in balance.findings:
+        console.print(Text(f"  {finding}", "red"))
+
+
+def print_next(console: Console, kept: Path | None) -> None:
+    """What to look at next."""
+    steps: list[tuple[str, str]] = []
+    if kept is None:
+        steps.append(("Keep the database, and look inside", "outlast demo --file shop.db"))
+    else:
+        steps.append(
+            (
+                f"The database is kept in {kept}",
+                f'sqlite3 {kept} "select queue, error_message from outbox_dlq"',
+            )
+        )
+    steps += [
+        ("Run longer and harder; Ctrl-C stops cleanly", "outlast demo --seconds 60 --rate 200"),
+        ("The code of this shop, one screen or two", _readable(Path(shop.__file__))),
+    ]
+    console.print()
+    console.print(Text("What to look at next", "bold"))
+    for what, how in steps:
+        console.print(Text(f"  {what}:", "dim"), soft_wrap=True)
+        console.print(Text(f"    {how}"), soft_wrap=True)
+
+
+def _readable(path: Path) -> str:
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

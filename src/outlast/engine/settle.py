@@ -1,0 +1,224 @@
+"""Settle: one write for each outcome, grouped with what is ready, under the lease's token.
+
+Comes in: rows in hand with their outcome. Goes out: statements on a line, events, and rows that
+leave the hand. A verdict is never changed once it was sent: it is sent again, or given up.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+from outlast.engine.hand import InHand
+from outlast.engine.reconnect import Reconnector
+from outlast.engine.verdicts import Kind
+from outlast.model.delivery import Answer
+from outlast.model.errors import (
+    CannotWrite,
+    Disconnected,
+    OutcomeUnknown,
+    RowLocked,
+    RowRefused,
+    StoreFailure,
+    TryLater,
+)
+from outlast.policy import jitter
+from outlast.ports.store import Line
+
+_BACK_OFF_FIRST = 0.1
+_BACK_OFF_MOST = 5.0
+
+
+class Lane:
+    """One line and the kinds of verdict it writes, in order, one statement at a time."""
+
+    def __init__(
+        self,
+        line: Line,
+        kinds: Sequence[Kind],
+        *,
+        timeout: Callable[[], float],
+        reconnector: Reconnector,
+        logger: logging.Logger,
+        refresh: Callable[[], Awaitable[None]] | None = None,
+        refresh_at: Callable[[], float | None] | None = None,
+    ) -> None:
+        self._line: Line = line
+        self._kinds = kinds
+        self._timeout = timeout
+        self._reconnector = reconnector
+        self._logger = logger
+        self._refresh = refresh
+        self._refresh_at = refresh_at
+        self._ready: dict[Kind, deque[InHand]] = {kind: deque() for kind in kinds}
+        self._waiting: list[tuple[float, Kind, list[InHand]]] = []
+        self._bell = asyncio.Event()
+        self._back_off = _BACK_OFF_FIRST
+
+    def put(self, kind: Kind, entry: InHand) -> None:
+        """A verdict is ready: it goes with the next statement."""
+        self._ready[kind].append(entry)
+        if not self._bell.is_set():
+            self._bell.set()
+
+    def ring(self) -> None:
+        """Rows came into hand: the next refresh may be sooner than it was."""
+        self._bell.set()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no verdict waits."""
+        return not self._waiting and not any(self._ready.values())
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._pause()
+            try:
+                if self._refresh is not None and self._due(self._refresh_at):
+                    await self._refresh()
+                self._bring_back()
+                for kind in self._kinds:
+                    await self._write_ready(kind)
+            except (Disconnected, OutcomeUnknown) as failure:
+                await self._restore(failure)
+            except Exception:  # a defect here must not end settling
+                self._logger.exception("settling on line %r failed unexpectedly", self._line)
+                await asyncio.sleep(_BACK_OFF_FIRST)
+
+    async def _restore(self, failure: StoreFailure) -> None:
+        if isinstance(failure, OutcomeUnknown) and failure.timed_out:
+            return
+        await self._reconnector.restore(self._line, failure)
+
+    def _due(self, instant: Callable[[], float | None] | None) -> bool:
+        at = instant() if instant is not None else None
+        return at is not None and asyncio.get_running_loop().time() >= at
+
+    async def _pause(self) -> None:
+        """Until something is ready, a back-off ends, or a refresh is due."""
+        if any(self._ready.values()):
+            # what arrives in this turn of the loop goes with the same statement
+            await asyncio.sleep(0)
+            return
+        self._bell.clear()
+        wake_at = [due for due, _, _ in self._waiting]
+        if self._refresh_at is not None and (at := self._refresh_at()) is not None:
+            wake_at.append(at)
+        if not wake_at:
+            await self._bell.wait()
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(min(wake_at)):
+                await self._bell.wait()
+
+    def _bring_back(self) -> None:
+        now = asyncio.get_running_loop().time()
+        still: list[tuple[float, Kind, list[InHand]]] = []
+        for due, kind, entries in self._waiting:
+            if due <= now:
+                self._ready[kind].extend(entries)
+            else:
+                still.append((due, kind, entries))
+        self._waiting = still
+
+    async def _write_ready(self, kind: Kind) -> None:
+        ready = self._ready[kind]
+        while ready:
+            group = [ready.popleft() for _ in range(min(len(ready), kind.group_max(ready[0])))]
+            try:
+                for entry in group:
+                    entry.in_flight = True
+                await self._write(kind, group, skip=any(e.needs_skip for e in group))
+            except StoreFailure:
+                raise
+            except Exception:
+                # a defect of ours: the rows stay in hand and are tried again
+                self._again(kind, group, _BACK_OFF_MOST)
+                raise
+            finally:
+                for entry in group:
+                    entry.in_flight = False
+            if self._refresh is not None and self._due(self._refresh_at):
+                await self._refresh()
+
+    async def _write(self, kind: Kind, group: list[InHand], *, skip: bool) -> None:
+        try:
+            answer = await kind.write(group, self._timeout(), skip)
+        except RowLocked as failure:
+            if skip:
+                # not even with SKIP LOCKED: the table is locked
+                self._later(kind, group, failure)
+            else:
+                await self._write(kind, group, skip=True)
+        except RowRefused as failure:
+            if len(group) == 1:
+                kind.give_up(group[0], failure)
+            else:
+                await self._write_singly(kind, group, skip=skip)
+        except StoreFailure as failure:
+            self._failed(kind, group, failure)
+        else:
+            self._back_off = _BACK_OFF_FIRST
+            self._landed(kind, group, answer)
+
+    async def _write_singly(self, kind: Kind, group: list[InHand], *, skip: bool) -> None:
+        for number, entry in enumerate(group, start=1):
+            try:
+                await self._write(kind, [entry], skip=skip)
+            except StoreFailure:
+                self._again(kind, group[number:], 0.0)
+                raise
+
+    def _failed(self, kind: Kind, group: list[InHand], failure: StoreFailure) -> None:
+        if isinstance(failure, TryLater):
+            self._later(kind, group, failure)
+        elif isinstance(failure, CannotWrite):
+            for entry in group:
+                kind.give_up(entry, failure)
+        else:
+            if isinstance(failure, OutcomeUnknown):
+                for entry in group:
+                    entry.unknown = True
+                    entry.needs_skip = entry.needs_skip or failure.timed_out
+            # the same verdict under the same token, and no other, when the line stands again
+            self._again(kind, group, 0.0)
+            raise failure
+
+    def _landed(self, kind: Kind, group: list[InHand], answer: Answer) -> None:
+        if not answer.lost and not answer.held:
+            for entry in group:
+                kind.landed(entry)
+            return
+        lost, held = set(answer.lost), set(answer.held)
+        waiting: list[InHand] = []
+        for entry in group:
+            pair = (entry.delivery.id, entry.delivery.token)
+            if pair in held:
+                entry.needs_skip = True
+                waiting.append(entry)
+            elif pair in lost:
+                kind.lost(entry)
+            else:
+                kind.landed(entry)
+        if waiting:
+            self._later(kind, waiting, None)
+
+    def _later(self, kind: Kind, group: list[InHand], failure: StoreFailure | None) -> None:
+        """Again with back-off, for what still has its lease."""
+        now = asyncio.get_running_loop().time()
+        alive = [entry for entry in group if now < entry.deadline and not entry.lost]
+        for entry in group:
+            if entry not in alive:
+                kind.lost(entry)
+        if not alive:
+            return
+        if failure is not None:
+            self._logger.warning("%s of %d rows waits: %s", kind.name, len(alive), failure)
+        self._again(kind, alive, jitter.spread(self._back_off, 0.4))
+        self._back_off = min(self._back_off * 2, _BACK_OFF_MOST)
+
+    def _again(self, kind: Kind, group: list[InHand], seconds: float) -> None:
+        due = asyncio.get_running_loop().time() + seconds
+        self._waiting.append((due, kind, group))

@@ -1,0 +1,1 @@
+"""Sockets: what the rooms above expect of the rooms that plug in."""

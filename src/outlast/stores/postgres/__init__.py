@@ -1,0 +1,1 @@
+"""PostgreSQL through asyncpg: three connections of its own, prepared statements, no ORM."""

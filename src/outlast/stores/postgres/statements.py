@@ -1,0 +1,215 @@
+"""The SQL of one outbox table, made once: identifiers from the Table, everything else is bound.
+
+PAIR fences: the lease token is compared pairwise with the group through a hashed subplan. It is
+wrapped in COALESCE because a plain comparison would prove "leased" and let the planner walk the
+index of leases.
+"""
+
+from collections.abc import Callable, Iterable
+
+from sqlalchemy import Table
+from sqlalchemy.dialects import postgresql
+
+ROW = (
+    "t.id, t.queue, t.payload, t.headers, t.attempts_count, t.deliveries_count, t.created_at, "
+    "t.next_attempt_at, t.first_attempt_at, t.last_attempt_at, t.acquired_at, t.timer_id"
+)
+_ZERO = "'00000000-0000-0000-0000-000000000000'::uuid"
+
+_UNNEST_PAIRS = "unnest($1::bigint[], $2::uuid[]) u(i, k)"
+
+
+def _pair(alias: str) -> str:
+    token = f"coalesce({alias}.acquired_token, {_ZERO})"
+    return (
+        f"{alias}.id = any($1::bigint[]) "
+        f"and (({alias}.id, {token}) in (select i, k from {_UNNEST_PAIRS})) is true"
+    )
+
+
+_PAIR = _pair("t")
+
+ANSWER = (
+    "select count(*), case when count(*) <> cardinality($1) then array_agg(id) end, "
+    "case when count(*) <> cardinality($1) then array_agg(tok) end from d"
+)
+"""One row back, and the settled pairs only when some are missing."""
+
+LETTER_PARAMETERS: tuple[tuple[str, str, str], ...] = (
+    ("failure_reason", "text", "reason"),
+    ("last_exception", "text", "failure.last_exception"),
+    ("subscriber", "text", "subscriber"),
+    ("consumer_instance", "text", "consumer_instance"),
+    ("consumer_version", "text", "consumer_version"),
+    ("message_id", "text", "message_id"),
+    ("event_type", "text", "event_type"),
+    ("fingerprint", "text", "failure.fingerprint"),
+    ("failure_category", "text", "failure.category"),
+    ("error_type", "text", "failure.error_type"),
+    ("error_message", "text", "failure.error_message"),
+    ("stack_trace", "text", "failure.stack_trace"),
+    ("http_status", "int", "failure.http_status"),
+    ("attempts_count", "int", "attempts_count"),
+    ("first_failure_at", "timestamptz", "first_failure_at"),
+    ("last_failure_at", "timestamptz", "last_failure_at"),
+)
+"""Column, type and attribute of `Letter`, in the order of the parameters."""
+
+_LETTER_COPIES = {
+    "original_id": "d.id",
+    "queue": "d.queue",
+    "payload": "d.payload",
+    "headers": "d.headers",
+    "deliveries_count": "d.deliveries_count",
+    "created_at": "d.created_at",
+    "timer_id": "d.timer_id",
+    "total_deliveries": "d.deliveries_count",
+}
+"""The columns the statement copies from the row."""
+
+_AT_LEAST_NOW = {"first_failure_at", "last_failure_at"}
+
+
+def qualified(table: Table) -> str:
+    """The table's quoted name."""
+    return postgresql.dialect().identifier_preparer.format_table(table)  # type: ignore[no-untyped-call]
+
+
+class Statements:
+    """Every statement on one outbox table."""
+
+    def __init__(self, outbox: Table, dlq: Table | None, dlq_columns: Iterable[str] = ()) -> None:
+        t = qualified(outbox)
+        self.claim = (
+            f"update {t} t set acquired_token = $1, acquired_at = now(), "
+            "deliveries_count = t.deliveries_count + 1 "
+            "where t.ctid = any(array(select r.ctid from unnest($2::text[], $3::int[]) q(name, n) "
+            f"cross join lateral (select o.ctid from {t} o where o.queue = q.name "
+            "and o.acquired_token is null and o.next_attempt_at <= now() "
+            "order by o.next_attempt_at, o.id limit q.n for update skip locked) r limit $4)) "
+            f"and t.acquired_at is null returning {ROW}"
+        )
+        self.read_back = (
+            f"select {ROW} from {t} t where t.queue = any($1::text[]) and t.acquired_token = $2"
+        )
+        self.backend_is_gone = "select not exists (select from pg_stat_activity where pid = $1)"
+        self.take_over = (
+            f"with l as materialized (select o.id from {t} o join unnest($2::bigint[], "
+            "$3::float8[]) a(id, ttl) on a.id = o.id where o.id = any($2::bigint[]) "
+            "and o.acquired_at not between now() - make_interval(secs => a.ttl) "
+            "and now() + make_interval(secs => a.ttl) for update of o skip locked) "
+            f"update {t} t set acquired_token = $1, acquired_at = now(), "
+            "deliveries_count = t.deliveries_count + 1 from l "
+            f"where t.id = any($2::bigint[]) and t.id = l.id returning {ROW}"
+        )
+        self.peek = (
+            "select q.name, extract(epoch from p.next_attempt_at - now())::float8, now() "
+            "from unnest($1::text[]) q(name) cross join lateral ("
+            f"select o.next_attempt_at from {t} o "
+            "where o.queue = q.name and o.acquired_token is null "
+            "order by o.next_attempt_at, o.id limit 1) p"
+        )
+        self.walk = self._walk(t)
+        self._settles(t)
+        if dlq is not None:
+            self._letters(t, qualified(dlq), frozenset(dlq_columns))
+
+    @staticmethod
+    def _walk(t: str) -> str:
+        expired = (
+            "w.acquired_at not between now() - make_interval(secs => q.ttl) "
+            "and now() + make_interval(secs => q.ttl)"
+        )
+        return (
+            "select q.name, count(*), array_agg(w.id) filter (where " + expired + "), "
+            "min(extract(epoch from w.acquired_at - now())::float8 + q.ttl) "
+            f"filter (where not ({expired})), max(w.next_attempt_at), "
+            "(array_agg(w.id order by w.next_attempt_at desc, w.id desc))[1] "
+            "from unnest($1::text[], $2::float8[], $3::timestamptz[], $4::bigint[], $5::int[]) "
+            "q(name, ttl, at, id, n) "
+            f"cross join lateral (select o.id, o.next_attempt_at, o.acquired_at from {t} o "
+            "where o.queue = q.name and o.acquired_token is not null "
+            "and (o.next_attempt_at, o.id) > (q.at, q.id) "
+            "order by o.next_attempt_at, o.id limit q.n) w group by q.name"
+        )
+
+    def _settles(self, t: str) -> None:
+        again = "acquired_token = null, acquired_at = null"
+        back = f"{again}, deliveries_count = greatest(t.deliveries_count - 1, 0)"
+        later = (
+            f"{again}, next_attempt_at = now() + make_interval(secs => a.delay), "
+            "attempts_count = a.n, first_attempt_at = a.first_at, last_attempt_at = a.last_at"
+        )
+        entries = (
+            "unnest($1::bigint[], $2::uuid[], $3::float8[], $4::bigint[], $5::timestamptz[], "
+            "$6::timestamptz[]) a(id, tok, delay, n, first_at, last_at)"
+        )
+        same = f"t.id = a.id and coalesce(t.acquired_token, {_ZERO}) = a.tok"
+        self.ack = _plain(f"delete from {t} t where {_PAIR} returning t.id, t.acquired_token tok")
+        self.extend = _plain(
+            f"update {t} t set acquired_at = now() where {_PAIR} "
+            "returning t.id, t.acquired_token tok"
+        )
+        self.release = _plain(
+            f"update {t} t set {back} from {_UNNEST_PAIRS} where {_PAIR} and t.id = u.i "
+            f"and coalesce(t.acquired_token, {_ZERO}) = u.k returning t.id, u.k tok"
+        )
+        self.retry = _plain(
+            f"update {t} t set {later} from {entries} where {_PAIR} and {same} "
+            "returning t.id, a.tok"
+        )
+        skipping: Callable[[str], str] = lambda write: _skipping(t, write)  # noqa: E731
+        self.ack_skipping = skipping(
+            f"delete from {t} t using l where t.id = l.id returning t.id, l.tok"
+        )
+        self.extend_skipping = skipping(
+            f"update {t} t set acquired_at = now() from l where t.id = l.id returning t.id, l.tok"
+        )
+        self.release_skipping = skipping(
+            f"update {t} t set {back} from l where t.id = l.id returning t.id, l.tok"
+        )
+        self.retry_skipping = skipping(
+            f"update {t} t set {later} from l join {entries} on a.id = l.id and a.tok = l.tok "
+            "where t.id = l.id returning t.id, l.tok"
+        )
+
+    def _letters(self, t: str, dlq: str, present: frozenset[str]) -> None:
+        values = dict(_LETTER_COPIES)
+        for name, _, _ in LETTER_PARAMETERS:
+            values[name] = f"coalesce(a.{name}, now())" if name in _AT_LEAST_NOW else f"a.{name}"
+        columns = [name for name in values if name in present]
+        arrays = ", ".join(
+            f"${number}::{kind}[]" for number, (_, kind, _) in enumerate(LETTER_PARAMETERS, start=3)
+        )
+        names = ", ".join(name for name, _, _ in LETTER_PARAMETERS)
+        insert = (
+            f"i as (insert into {dlq} ({', '.join(columns)}) "
+            f"select {', '.join(values[name] for name in columns)} "
+            f"from d join unnest($1::bigint[], $2::uuid[], {arrays}) a(id, tok, {names}) "
+            "on a.id = d.id and a.tok = d.tok)"
+        )
+        row = "t.id, t.queue, t.payload, t.headers, t.deliveries_count, t.created_at, t.timer_id"
+        self.bury = (
+            f"with d as (delete from {t} t where {_PAIR} returning {row}, t.acquired_token tok), "
+            f"{insert} {ANSWER}"
+        )
+        self.bury_skipping = _skipping(
+            t, f"delete from {t} t using l where t.id = l.id returning {row}, l.tok", insert
+        )
+
+
+def _plain(write: str) -> str:
+    return f"with d as ({write}) {ANSWER}"
+
+
+def _skipping(t: str, write: str, *more: str) -> str:
+    """Pass over locked rows; by pair: settled, or still held by us but locked, or lost."""
+    rest = "".join(f", {part}" for part in more)
+    return (
+        f"with l as materialized (select o.id, o.acquired_token tok from {t} o where {_pair('o')} "
+        f"for update of o skip locked), d as ({write}){rest} "
+        "select u.i, u.k, d.id is not null, d.id is null and o.id is not null "
+        f"from {_UNNEST_PAIRS} left join d on d.id = u.i and d.tok = u.k "
+        f"left join {t} o on o.id = u.i and o.id = any($1::bigint[]) "
+        f"and coalesce(o.acquired_token, {_ZERO}) = u.k"
+    )

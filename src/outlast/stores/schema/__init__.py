@@ -1,0 +1,10 @@
+"""Whether the tables in the database are the tables we work on.
+
+In: an engine or connection, and the tables. Out: advice, or one `SchemaError` that names every
+finding. Reads the catalogue only; never issues DDL, never repairs.
+"""
+
+from outlast.stores.schema.present import dlq_columns_present, require_outbox
+from outlast.stores.schema.validate import validate_schema
+
+__all__ = ["dlq_columns_present", "require_outbox", "validate_schema"]

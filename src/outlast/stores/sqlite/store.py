@@ -1,0 +1,214 @@
+"""`SqliteStore`: the store protocol over one connection, which is all three lines.
+
+In: the calls of the engine. Out: their answers, each after one visit to the database thread. Who
+drives a SQLite outbox makes one of these; what the statements are is in the files beside.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+from uuid import UUID
+
+from sqlalchemy import Table
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from outlast.model.dead_letter import Letter
+from outlast.model.delivery import Answer, Claim, Pair, RetryEntry
+from outlast.model.errors import CannotWrite, Disconnected
+from outlast.model.look import Expired, Sight, WalkStep, Want
+from outlast.ports.store import Line, Wake
+from outlast.stores.sqlite.claims import Claims
+from outlast.stores.sqlite.connection import DatabaseConnection, Hop
+from outlast.stores.sqlite.letters import Letters
+from outlast.stores.sqlite.names import Names
+from outlast.stores.sqlite.opening import check_columns, columns, open_connection
+from outlast.stores.sqlite.settles import Settles
+
+T = TypeVar("T")
+
+_CHECK_SECONDS = 5.0
+
+
+class SqliteStore:
+    """One outbox in one SQLite file."""
+
+    lines: tuple[Line, ...] = ("claims", "settles", "letters")
+    change_poll_seconds: float | None = 0.05
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        outbox: Table,
+        dlq: Table | None,
+        *,
+        dlq_columns: frozenset[str] | None = None,
+    ) -> None:
+        self.has_dead_letters = dlq is not None
+        self._engine = engine
+        self._names = Names(engine.dialect, outbox, dlq)
+        self._dlq_columns = dlq_columns
+        self._claims = Claims(self._names)
+        self._settles = Settles(self._names)
+        self._letters = Letters(self._names, dlq_columns or ())
+        self._connection: DatabaseConnection | None = None
+        self._former: list[DatabaseConnection] = []
+        self._reconnecting = asyncio.Lock()
+        self._data_version: int | None = None
+
+    # -- the connection
+
+    async def open(self, wake: Wake) -> None:  # noqa: ARG002 - wake-ups come from `changed`
+        """Connect, and check what is there against what the statements need."""
+        self._reconnecting = asyncio.Lock()
+        connection = await open_connection(self._engine, self._names)
+        try:
+            await connection.run(self._survey, _CHECK_SECONDS)
+        except BaseException:
+            await connection.close()
+            raise
+        self._connection = connection
+
+    def _survey(self, hop: Hop) -> None:
+        check_columns(hop, self._names)
+        if self._names.dlq_plain is not None and self._dlq_columns is None:
+            found = columns(hop, self._names.schema_plain, self._names.dlq_plain)
+            self._letters = Letters(self._names, found)
+        self._data_version = self._read_version(hop)
+
+    async def close(self) -> None:
+        """Close, within seconds."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def reconnect(self, line: Line) -> None:  # noqa: ARG002 - there is only one
+        """A new connection, unless another line has brought it back already."""
+        async with self._reconnecting:
+            if self._connection is not None:
+                if self._connection.is_open:
+                    return
+                await self._connection.close()
+                self._former.append(self._connection)
+                self._connection = None
+            try:
+                self._connection = await open_connection(self._engine, self._names)
+            except Exception as error:
+                raise Disconnected(str(error), state=getattr(error, "state", None)) from error
+            # versions of two connections do not compare: the next `changed` says yes
+            self._data_version = None
+
+    def is_connected(self, line: Line) -> bool:  # noqa: ARG002
+        """Whether the one connection stands."""
+        return self._connection is not None and self._connection.is_open
+
+    async def changed(self) -> bool:
+        """Whether the file has another version than at the last call."""
+        version = await self._run(self._read_version, _CHECK_SECONDS)
+        before, self._data_version = self._data_version, version
+        return version != before
+
+    def _read_version(self, hop: Hop) -> int:
+        found = hop.execute(f"PRAGMA {self._names.schema}.data_version").fetchone()
+        return int(found[0])
+
+    async def _run(self, work: Callable[[Hop], T], timeout: float) -> T:
+        connection = self._connection
+        if connection is None or not connection.is_open:
+            raise Disconnected(f"no connection to the database of {self._names.outbox_plain!r}")
+        return await connection.run(work, timeout)
+
+    # -- the engine's calls
+
+    async def claim(
+        self,
+        wanted: Sequence[Want],
+        limit: int,
+        token: UUID,
+        timeout: float,
+    ) -> Claim:
+        """Lease due rows of these queues."""
+        return await self._run(lambda hop: self._claims.claim(hop, wanted, limit, token), timeout)
+
+    async def read_back(
+        self,
+        queues: Sequence[str],
+        token: UUID,
+        timeout: float,
+    ) -> tuple[Claim, bool]:
+        """What a lost claim leased. Calls of one connection follow one another, so only one that
+        is still under way on a former connection could add to it.
+        """
+        self._former = [old for old in self._former if old.may_still_land]
+        final = not self._former
+        found = await self._run(lambda hop: self._claims.read_back(hop, queues, token), timeout)
+        return found, final
+
+    async def take_over(
+        self,
+        rows: Sequence[Expired],
+        token: UUID,
+        timeout: float,
+    ) -> Claim:
+        """Lease expired rows anew."""
+        return await self._run(lambda hop: self._claims.take_over(hop, rows, token), timeout)
+
+    async def look(
+        self,
+        peek: Sequence[str],
+        walk: Sequence[WalkStep],
+        timeout: float,
+    ) -> Sight:
+        """Heads of queues, and one chunk of the expired walk."""
+        return await self._run(lambda hop: self._claims.look(hop, peek, walk), timeout)
+
+    async def extend(
+        self,
+        pairs: Sequence[Pair],
+        timeout: float,
+        *,
+        skip: bool = False,  # noqa: ARG002 - no row is ever locked by itself
+    ) -> Answer:
+        """Begin the leases anew."""
+        return await self._run(lambda hop: self._settles.extend(hop, pairs), timeout)
+
+    async def ack(
+        self,
+        pairs: Sequence[Pair],
+        timeout: float,
+        *,
+        skip: bool = False,  # noqa: ARG002
+    ) -> Answer:
+        """Delete the rows."""
+        return await self._run(lambda hop: self._settles.ack(hop, pairs), timeout)
+
+    async def retry(
+        self,
+        entries: Sequence[RetryEntry],
+        timeout: float,
+        *,
+        skip: bool = False,  # noqa: ARG002
+    ) -> Answer:
+        """Reschedule the rows."""
+        return await self._run(lambda hop: self._settles.retry(hop, entries), timeout)
+
+    async def release(
+        self,
+        pairs: Sequence[Pair],
+        timeout: float,
+        *,
+        skip: bool = False,  # noqa: ARG002
+    ) -> Answer:
+        """Give the rows back, uncounted."""
+        return await self._run(lambda hop: self._settles.release(hop, pairs), timeout)
+
+    async def bury(
+        self,
+        letters: Sequence[Letter],
+        timeout: float,
+        *,
+        skip: bool = False,  # noqa: ARG002
+    ) -> Answer:
+        """Delete the rows and write their dead letters."""
+        if not self.has_dead_letters:
+            raise CannotWrite(f"{self._names.outbox_plain!r} has no dead-letter table")
+        return await self._run(lambda hop: self._letters.bury(hop, letters), timeout)

@@ -1,0 +1,12 @@
+"""The data: the tables on the application's MetaData, and the statements every database shares.
+
+In: a MetaData. Out: `Table`s and Core statements over them. Anybody above may import this; DDL is
+never issued from here, the application's migrations do that.
+"""
+
+from outlast.tables.autovacuum import outbox_autovacuum_ddl
+from outlast.tables.dead_letters import make_dlq_table
+from outlast.tables.names import channel_name
+from outlast.tables.outbox import make_outbox_table
+
+__all__ = ["channel_name", "make_dlq_table", "make_outbox_table", "outbox_autovacuum_ddl"]

@@ -1,0 +1,1 @@
+"""Imports, sizes, public names, generated pages: what holds for the whole repository."""
