@@ -4,6 +4,8 @@
 """
 
 import asyncio
+import signal
+import traceback
 from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -39,7 +41,22 @@ def now() -> datetime:
     return BEGINNING + timedelta(seconds=asyncio.get_running_loop().time() - 1000.0)
 
 
+HANG_SECONDS = 60
+"""Real seconds after which a test that makes no progress is ended with a traceback."""
+
+
+def _hangs(_signal: int, frame: Any) -> None:
+    where = "".join(traceback.format_stack(frame)[-12:])
+    raise RuntimeError(f"the virtual clock runs on and on; it stands at:\n{where}")
+
+
 def run(main: Coroutine[Any, Any, Any]) -> Any:
     """Drive `main` on a virtual clock."""
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(main)
+    before = signal.signal(signal.SIGALRM, _hangs)
+    signal.alarm(HANG_SECONDS)
+    try:
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            return runner.run(main)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

@@ -260,9 +260,17 @@ def test_a_huge_batch_is_several_statements_of_one_transaction(database, monkeyp
     bodies = [b"x" * 90, b"y" * 90, b"z" * 200, *(b"%d" % n for n in range(9))]
 
     async def body(engine):
+        statements = []
+        event.listen(
+            engine.sync_engine,
+            "before_cursor_execute",
+            lambda c, cur, sql, params, ctx, many: statements.append(sql),
+        )
         plan = Plan(queue="q", rows=batch_rows((payload, None) for payload in bodies))
         async with AsyncSession(engine) as session:
             await publish_batch(plan, session, WRITER)
+            # by bytes: 90, 90, 200; by rows: 4, 4, 1
+            assert sum("INSERT INTO outbox" in sql for sql in statements) == 6
             await session.rollback()
             assert await rows(engine) == []
             await publish_batch(plan, session, WRITER)

@@ -21,8 +21,8 @@ class Ledger:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self._pid = os.getpid()
 
-    def write(self, what: str, **facts: Any) -> None:
-        facts |= {"e": what, "pid": self._pid, "at": time.monotonic()}
+    def write(self, event: str, /, **facts: Any) -> None:
+        facts |= {"e": event, "pid": self._pid, "at": time.monotonic()}
         text = json.dumps(facts, separators=(",", ":")).encode()
         line = b"%08x %s\n" % (zlib.crc32(text), text)
         written = os.write(self._file, line)

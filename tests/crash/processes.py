@@ -52,6 +52,13 @@ class Processes:
         self._all.append(process)
         return process
 
+    def check_logs(self) -> None:
+        """A defect that the engine survived is still a defect."""
+        for path in self.scene.folder.glob("*.log"):
+            text = path.read_text()
+            for word in ("unexpectedly", "never awaited", "never retrieved"):
+                assert word not in text, f"{path.name}:\n{text[-3000:]}"
+
     def logs(self) -> str:
         """The ends of what the processes said, for a failed run."""
         ends = [

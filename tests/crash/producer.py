@@ -87,7 +87,8 @@ class Producer:
         kind = self._random.choices(KINDS, WEIGHTS)[0]
         delay = self._random.uniform(0.05, 1.5) if self._random.random() < 0.15 else 0.0
         padding = "x" * self._random.choice([0, 0, 10, 200, 2000])
-        payload = body(name, kind, padding + "\u00e9\u0000")
+        more = {"s": seconds} if (seconds := self._role.get("handler_seconds")) else {}
+        payload = body(name, kind, padding + "\u00e9\u0000", **more)
         return {
             "message": name,
             "kind": kind,

@@ -50,7 +50,9 @@ def tables(dead_letters: bool = True) -> dict[str, Any]:
     return made
 
 
-def broker_on(engine: AsyncEngine | None = None, *, dead_letters: bool = True, **options: Any) -> OutboxBroker:
+def broker_on(
+    engine: AsyncEngine | None = None, *, dead_letters: bool = True, **options: Any
+) -> OutboxBroker:
     options.setdefault("logger", None)
     return OutboxBroker(engine, **tables(dead_letters), **options)
 

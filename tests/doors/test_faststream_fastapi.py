@@ -82,7 +82,11 @@ def test_the_shortcuts_under_a_test_broker():
 
     @router.subscriber("q", retry_strategy=NoRetry())
     async def handle(
-        body: int, msg: OutboxMessage, broker: OutboxBroker, producer: OutboxProducer, client: OutboxClient
+        body: int,
+        msg: OutboxMessage,
+        broker: OutboxBroker,
+        producer: OutboxProducer,
+        client: OutboxClient,
     ) -> None:
         got.append((body, broker, producer, client))
 

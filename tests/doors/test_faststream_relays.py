@@ -126,7 +126,11 @@ def test_a_broker_that_is_not_started(sqlite, caplog):
     """start() names each foreign broker once, with the queues relayed to it."""
 
     async def body(engine):
-        foreign, other, broker = NatsBroker(logger=None), RedisBroker(logger=None), broker_on(engine)
+        foreign, other, broker = (
+            NatsBroker(logger=None),
+            RedisBroker(logger=None),
+            broker_on(engine),
+        )
 
         @foreign.publisher("x")
         @foreign.publisher("y")
@@ -205,9 +209,7 @@ def test_a_relay_to_a_real_broker(make, postgres):
             await foreign.start()
             async with broker:
                 for number in range(3):
-                    await publish(
-                        engine, broker, {"n": number}, queue="q", message_id=f"m{number}"
-                    )
+                    await publish(engine, broker, {"n": number}, queue="q", message_id=f"m{number}")
                 async with asyncio.timeout(PATIENCE):
                     got = [await arrived.get() for _ in range(3)]
                 await heard.closed(3)

@@ -3,6 +3,7 @@
 In: the arguments of the process. Out: an exit status: 0 done, 1 failed, 2 usage or environment.
 """
 
+import io
 import math
 import os
 import sys
@@ -27,19 +28,20 @@ app = typer.Typer(
 
 def main() -> None:
     """The command `outlast`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # a terminal that knows fewer characters gets question marks, not an error
+            stream.reconfigure(errors="replace")
     try:
         app(prog_name="outlast")
-    except KeyboardInterrupt:
-        _leave("interrupted", 2)
     except OutlastError as error:
         _leave(str(error), 2)
     except Exception as error:
         if os.environ.get("OUTLAST_TRACEBACK"):
             raise
-        _leave(
-            f"unexpected {type(error).__name__}: {error} (OUTLAST_TRACEBACK=1 shows the traceback)",
-            1,
-        )
+        said = str(error).partition("\n")[0]
+        hint = "OUTLAST_TRACEBACK=1 shows the traceback"
+        _leave(f"unexpected {type(error).__name__}: {said} ({hint})", 1)
 
 
 def _leave(sentence: str, status: int) -> None:
@@ -73,7 +75,9 @@ def _print_version(wanted: bool) -> None:
 def _root(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="As the verb."),
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the versions and exit."
+        ),
     ] = False,
 ) -> None:
     pass

@@ -5,7 +5,8 @@ Out: a `Balance`. Counters of the broker must never be used here: they are what 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Set
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from sqlalchemy import select
@@ -22,9 +23,9 @@ _SHOWN_MAX = 3
 class Stock:
     """Message ids, by where they were found."""
 
-    committed: Set[str]
+    committed: AbstractSet[str]
     """From the orders table: messages that were committed with their order."""
-    rolled_back: Set[str] = frozenset()
+    rolled_back: AbstractSet[str] = frozenset()
     """From the order service: messages of the transactions that it rolled back."""
     begun: Counter[str] = field(default_factory=Counter)
     finished: Counter[str] = field(default_factory=Counter)
@@ -60,7 +61,7 @@ class Balance:
         return not self.findings and self.committed == self.accounted
 
 
-async def take_stock(session: AsyncSession, record: Record, rolled_back: Set[str]) -> Stock:
+async def take_stock(session: AsyncSession, record: Record, rolled_back: AbstractSet[str]) -> Stock:
     """Read the tables."""
     committed = await session.scalars(select(Order.messages))
     dead = await session.scalars(select(outbox_dlq.c.message_id))

@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
 from types import FrameType
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -30,7 +31,7 @@ from outlast.model.errors import OutlastError
 _FRAME_SECONDS = 0.2
 _SETTLE_SECONDS = 10.0
 """How long the last retries and timers get, and how far ahead one may lie to be waited for."""
-_STOPPING = "stopping: what is in hand is finished"
+_STOPPING = "stopping; what is in hand is finished"
 
 
 class CannotKeepFile(OutlastError):  # noqa: N818 - reads as the sentence it becomes
@@ -100,9 +101,9 @@ def _own_log() -> Iterator[list[str]]:
 
 
 @contextmanager
-def _signals(stop: Callable[[], None]) -> Iterator[None]:
+def _signals(stop: Callable[[], object]) -> Iterator[None]:
     """The first Ctrl-C (or SIGTERM) asks to stop; the second does what it always does."""
-    former = {}
+    former: dict[int, Any] = {}
 
     def restore() -> None:
         while former:
@@ -131,15 +132,16 @@ class _Demo:
         self._meter = Meter()
         self._stop = asyncio.Event()
         self._began = monotonic()
-        self._phase = f"of {settings.seconds:g} s of orders; Ctrl-C stops early"
+        self._phase = f"orders come in for {settings.seconds:g} s; Ctrl-C stops early"
 
     async def play(self) -> ledger.Balance:
         """Run the shop, then prove."""
         self._console.print(
             Text.assemble(
                 ("outlast demo", "bold"),
-                f": a shop, its outbox and its handlers on one SQLite file.\n"
-                "Orders and messages share transactions; some are rolled back, some handlers fail.\n",
+                ": a shop, its outbox and its handlers on one SQLite file.\n"
+                "An order and its messages are one transaction. Some transactions are rolled\n"
+                "back, some handlers fail and are tried again, some messages die.\n",
             )
         )
         engine = create_async_engine(URL.create("sqlite+aiosqlite", database=str(self._path)))
@@ -160,13 +162,13 @@ class _Demo:
                 self._began = monotonic()
                 picture = asyncio.create_task(self._show(engine, shop, screen))
                 await self._take_orders(shop)
-                self._phase = "no more orders: the last retries and timers"
+                self._phase = "no more orders; the last retries and timers"
                 await self._settle(engine)
                 self._phase = _STOPPING
             picture.cancel()
             with suppress(asyncio.CancelledError):
                 await picture
-            screen.show(await self._picture(engine, shop))
+            screen.finish(await self._picture(engine, shop, "stopped"))
 
     async def _take_orders(self, shop: Shop) -> None:
         number, due = 0, monotonic()
@@ -189,11 +191,15 @@ class _Demo:
             await asyncio.wait_for(self._stop.wait(), max(0.0, seconds))
 
     async def _show(self, engine: AsyncEngine, shop: Shop, screen: Screen) -> None:
-        while True:
-            screen.show(await self._picture(engine, shop))
-            await asyncio.sleep(_FRAME_SECONDS)
+        try:
+            while True:
+                screen.show(await self._picture(engine, shop))
+                await asyncio.sleep(_FRAME_SECONDS)
+        except (SystemExit, BrokenPipeError):
+            # nobody reads any more: stop as for Ctrl-C, the next line printed ends the process
+            self._stop.set()
 
-    async def _picture(self, engine: AsyncEngine, shop: Shop) -> Picture:
+    async def _picture(self, engine: AsyncEngine, shop: Shop, phase: str | None = None) -> Picture:
         look = await self._look(engine)
         return Picture(
             elapsed=monotonic() - self._began,
@@ -204,7 +210,7 @@ class _Demo:
             waiting=look.waiting,
             oldest_seconds=look.oldest_seconds,
             per_second=self._meter.per_second(),
-            phase=_STOPPING if self._stop.is_set() else self._phase,
+            phase=phase or (_STOPPING if self._stop.is_set() else self._phase),
         )
 
     async def _look(self, engine: AsyncEngine) -> "_Look":

@@ -6,6 +6,7 @@ In: a `Balance`, and the dead letters from the database. Out: at most 80 columns
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from rich import box
 from rich.console import Console
@@ -16,8 +17,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from outlast.demo import shop
 from outlast.demo.ledger import Balance
+from outlast.demo.screen import WIDTH_MAX
 
-_FRAME = re.compile(r'^  File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<function>\S+)$', re.M)
+_FRAME = re.compile(
+    r'^  File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<function>\S+)$', re.MULTILINE
+)
+_LOOK_INSIDE = "select queue, failure_reason, error_message from outbox_dlq"
+_ERROR_WIDTH = 41
 _REASONS = {
     "retry_terminal": "the retry strategy gave up",
     "rejected": "the handler raised RejectMessage",
@@ -80,11 +86,16 @@ def print_causes(console: Console, found: list[Cause]) -> None:
         console.print("No dead letters: the demo was too short for one.", highlight=False)
         return
     console.print(Text("Dead letters, by cause", "bold"))
-    table = Table(box=box.SIMPLE_HEAD, header_style="dim", show_edge=False, width=80)
-    table.add_column("count", justify="right")
-    table.add_column("queue")
-    table.add_column("reason")
-    table.add_column("error, and where in the code", no_wrap=True)
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        header_style="dim",
+        show_edge=False,
+        width=min(WIDTH_MAX, console.width),
+    )
+    table.add_column("count", justify="right", no_wrap=True)
+    table.add_column("queue", no_wrap=True)
+    table.add_column("reason", no_wrap=True)
+    table.add_column("error, and where in the code", no_wrap=True, max_width=_ERROR_WIDTH)
     for cause in found:
         error = Text(cause.error, "red")
         if cause.place:
@@ -100,7 +111,9 @@ def print_balance(console: Console, balance: Balance) -> None:
     """The proof."""
     console.print()
     console.print(Text("The ledger", "bold"))
-    table = Table(box=box.SIMPLE_HEAD, show_header=False, show_edge=False, width=80)
+    table = Table(
+        box=box.HORIZONTALS, show_header=False, show_edge=False, width=min(WIDTH_MAX, console.width)
+    )
     table.add_column("what", no_wrap=True)
     table.add_column("count", justify="right")
     table.add_column("from", style="dim")
@@ -108,13 +121,12 @@ def print_balance(console: Console, balance: Balance) -> None:
     table.add_row("delivered", f"{balance.delivered:,}", "handlers that finished")
     table.add_row("dead", f"{balance.dead:,}", "rows of outbox_dlq")
     table.add_row("waiting", f"{balance.waiting:,}", "rows of outbox", end_section=True)
-    table.add_row("delivered + dead + waiting", f"{balance.accounted:,}", "")
-    table.add_row(
-        "delivered more than once", f"{balance.delivered_again:,}", "may happen: at least once"
-    )
+    table.add_row("together", f"{balance.accounted:,}", "", end_section=True)
     table.add_row("rolled back", f"{balance.rolled_back:,}", "the order service")
-    table.add_row("rolled back, and seen", f"{balance.rolled_back_seen:,}", "handlers and tables")
+    table.add_row("rolled back, yet seen", f"{balance.rolled_back_seen:,}", "handlers and tables")
+    table.add_row("delivered again", f"{balance.delivered_again:,}", "allowed: at least once")
     console.print(table)
+    console.print()
     if balance.holds:
         console.print(
             Text(
@@ -138,7 +150,7 @@ def print_next(console: Console, kept: Path | None) -> None:
         steps.append(
             (
                 f"The database is kept in {kept}",
-                f'sqlite3 {kept} "select queue, error_message from outbox_dlq"',
+                f'sqlite3 {quote(str(kept))} "{_LOOK_INSIDE}"',
             )
         )
     steps += [

@@ -3,7 +3,6 @@
 In: a `Picture`, a few times a second. Out: at most 80 columns. Nothing here decides anything.
 """
 
-from types import TracebackType
 from typing import Protocol, Self
 
 from rich.console import Console, Group, RenderableType
@@ -16,6 +15,7 @@ from outlast.demo.shop import WHAT_HAPPENS
 
 _PLAIN_HEADER = " time  committed  delivered  retried  dead  waiting  per second  oldest waiting"
 _PLAIN_LINES = 10
+WIDTH_MAX = 80
 
 
 class Screen(Protocol):
@@ -30,6 +30,9 @@ class Screen(Protocol):
 
     def show(self, picture: Picture) -> None:
         """The picture of this moment."""
+
+    def finish(self, picture: Picture) -> None:
+        """The last one."""
 
 
 def make_screen(console: Console, seconds: float) -> Screen:
@@ -54,17 +57,17 @@ class LiveScreen:
         self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
 
     def show(self, picture: Picture) -> None:
         """Draw it."""
-        self._live.update(draw(picture), refresh=True)
+        width = min(WIDTH_MAX, self._live.console.width)
+        self._live.update(draw(picture, width), refresh=True)
+
+    def finish(self, picture: Picture) -> None:
+        """Leave it standing."""
+        self.show(picture)
 
 
 class PlainScreen:
@@ -89,9 +92,16 @@ class PlainScreen:
             self._write(picture.phase)
             if first:
                 self._write(_PLAIN_HEADER)
-        if picture.elapsed < self._next:
-            return
-        self._next += self._every
+        if picture.elapsed >= self._next:
+            self._next += self._every
+            self._write_row(picture)
+
+    def finish(self, picture: Picture) -> None:
+        """Write it."""
+        self._write(picture.phase)
+        self._write_row(picture)
+
+    def _write_row(self, picture: Picture) -> None:
         self._write(
             f"{f'{picture.elapsed:.0f} s':>5}{picture.committed:>11,}"
             f"{sum(picture.delivered.values()):>11,}{sum(picture.retried.values()):>9,}"
@@ -103,9 +113,9 @@ class PlainScreen:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def draw(picture: Picture) -> RenderableType:
+def draw(picture: Picture, width: int) -> RenderableType:
     """The moving picture."""
-    total = Table(box=None, padding=(0, 1), header_style="dim", width=80)
+    total = Table(box=None, padding=(0, 1), header_style="dim", width=width)
     for header in ("committed", "delivered", "retried", "dead", "waiting", "per second"):
         total.add_column(header, justify="right")
     total.add_column("oldest waiting", justify="right")
@@ -118,10 +128,10 @@ def draw(picture: Picture) -> RenderableType:
         f"{picture.per_second:,.0f}",
         age(picture.oldest_seconds),
     )
-    queues = Table(box=None, padding=(0, 1), header_style="dim", width=80)
-    queues.add_column("queue")
+    queues = Table(box=None, padding=(0, 1), header_style="dim", width=width)
+    queues.add_column("queue", no_wrap=True)
     for header in ("delivered", "retried", "dead"):
-        queues.add_column(header, justify="right")
+        queues.add_column(header, justify="right", no_wrap=True)
     queues.add_column("what happens there", style="dim", no_wrap=True)
     for queue, what in WHAT_HAPPENS.items():
         queues.add_row(

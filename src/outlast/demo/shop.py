@@ -26,10 +26,10 @@ from outlast.demo.record import Record
 PAYMENTS, EMAILS, PARCELS, REVIEWS = "payments", "emails", "parcels", "reviews"
 
 WHAT_HAPPENS = {
-    PAYMENTS: "the bank times out now and then: tried up to 4 times",
-    EMAILS: "NoRetry: a bad address dies at once",
+    PAYMENTS: "the bank may time out: up to 4 attempts",
+    EMAILS: "a bad address dies at once: NoRetry",
     PARCELS: "a timer: one second after the order",
-    REVIEWS: "a timer: a week after the order, so it waits",
+    REVIEWS: "a timer: a week later, so it waits",
 }
 
 
@@ -55,8 +55,9 @@ class OutOfStock(Exception):  # noqa: N818 - reads as what happened
     """Found out at the end of an order: everything it wrote is rolled back."""
 
 
-class BadAddress(ValueError):
-    """An address that no second attempt will make better."""
+def unlucky(number: int, *, one_in: int, first: int) -> bool:
+    """Bad luck by the number of the order, so that each run of the demo shows the same."""
+    return number % one_in == first
 
 
 class Shop:
@@ -83,25 +84,27 @@ class Shop:
         item = ("book", "lamp", "chair")[number % 3]
         queues = [PAYMENTS, EMAILS, PARCELS, *([REVIEWS] if number % 12 == 1 else [])]
         ids = [f"{queue}-{number}" for queue in queues]
+        order = Order(number=number, item=item, messages=" ".join(ids))
         try:
             async with self.sessions.begin() as session:
-                session.add(Order(number=number, item=item, messages=" ".join(ids)))
-                await session.flush()
-                for queue, message_id in zip(queues, ids, strict=True):
-                    await self._publish(session, queue, message_id, number, item)
-                if number % 8 == 0:
-                    raise OutOfStock
+                await self._write(session, order, queues)
         except OutOfStock:
             self.rolled_back.update(ids)
         else:
             self.committed += len(ids)
 
-    async def _publish(
-        self, session: AsyncSession, queue: str, message_id: str, number: int, item: str
-    ) -> None:
-        body: Any = {"number": number, "item": item}
+    async def _write(self, session: AsyncSession, order: Order, queues: list[str]) -> None:
+        session.add(order)
+        await session.flush()
+        for queue in queues:
+            await self._publish(session, queue, order)
+        if unlucky(order.number, one_in=8, first=0):
+            raise OutOfStock
+
+    async def _publish(self, session: AsyncSession, queue: str, order: Order) -> None:
+        body: Any = {"number": order.number, "item": order.item}
         headers = None
-        if queue == PAYMENTS and number % 60 == 13:
+        if queue == PAYMENTS and unlucky(order.number, one_in=60, first=13):
             # an old till cuts what it sends
             body, headers = b'{"number": 13, "it', {"content-type": "application/json"}
         delays = {PARCELS: timedelta(seconds=1), REVIEWS: timedelta(days=7)}
@@ -111,7 +114,7 @@ class Shop:
             session=session,
             headers=headers,
             activate_in=delays.get(queue),
-            message_id=message_id,
+            message_id=f"{queue}-{order.number}",
         )
 
 
@@ -123,20 +126,20 @@ def add_handlers(broker: OutboxBroker, record: Record) -> None:
     async def charge(order: dict[str, Any], message: OutboxMessage) -> None:
         with record.handling(message.message_id):
             await asyncio.sleep(0.005)
-            first_attempt = message.raw_message.attempts_count == 0
-            if order["number"] % 45 == 7 or (first_attempt and order["number"] % 5 == 1):
+            is_first_attempt = message.raw_message.attempts_count == 0
+            if unlucky(order["number"], one_in=5 if is_first_attempt else 45, first=2):
                 raise TimeoutError("the bank did not answer")
 
     @broker.subscriber(EMAILS, max_workers=4, retry_strategy=NoRetry())
     async def confirm(order: dict[str, Any], message: OutboxMessage) -> None:
         with record.handling(message.message_id):
-            if order["number"] % 30 == 3:
-                raise BadAddress("no such mailbox")
+            if unlucky(order["number"], one_in=30, first=3):
+                raise ValueError("no such mailbox")
 
     @broker.subscriber(PARCELS, max_workers=4, retry_strategy=patient)
     async def send(order: dict[str, Any], message: OutboxMessage) -> None:
         with record.handling(message.message_id):
-            if order["number"] % 70 == 11:
+            if unlucky(order["number"], one_in=70, first=11):
                 raise RejectMessage
 
     @broker.subscriber(REVIEWS)

@@ -25,6 +25,7 @@ _READ_BACK_PAUSE = 1.0
 _READ_BACKS_MAX = 5
 _INTERVAL_JITTER = 0.2
 _SETTLES_PAUSE = 0.05
+_NO_SPIN = 0.001
 
 
 class Claimer:
@@ -155,8 +156,8 @@ class Claimer:
         for lost in self._lost_claims:
             at = min(at, lost.ask_at)
         if at <= now:
-            # nothing could act on it in this turn: let the others run
-            await asyncio.sleep(0)
+            # nothing could act on it in this turn: never spin
+            await asyncio.sleep(_NO_SPIN)
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(at if at != math.inf else None):
@@ -280,12 +281,9 @@ class Claimer:
     def _release_unstarted(self, subscription: Subscription, now: float) -> None:
         """Rows that others could have started by now go back to them."""
         ready = subscription.ready
-        if not ready:
-            return
-        oldest = now - subscription.options.unstarted_seconds_max
-        if ready[0].taken_at <= oldest:
+        while ready and now >= ready[0].taken_at + subscription.options.unstarted_seconds_max:
             subscription.prefetching = False
-            self._give_back(subscription, oldest)
+            self._give_back(subscription, ready[0].taken_at)
 
     def _back_off(self, subscription: Subscription, failure: StoreFailure) -> None:
         now = asyncio.get_running_loop().time()

@@ -160,8 +160,8 @@ class Subscription:
             free = options.max_workers - self.running - self.reserved - unstarted
             return max(0, min(batch, free))
         if self.pace is None:
-            # nothing has ended yet: one batch says how fast the handlers are
-            return max(0, batch - unstarted)
+            # nothing has ended yet: what fills the slots says how fast the handlers are
+            return batch if not unstarted and self.running < options.max_workers else 0
         return batch if unstarted <= batch else 0
 
     def take_over_room(self) -> int:

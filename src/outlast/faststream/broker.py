@@ -26,21 +26,24 @@ from outlast.faststream.producer import OutboxProducer
 from outlast.faststream.registration import warn_about_competitors
 from outlast.faststream.registrator import OutboxRegistrator
 from outlast.faststream.response import OutboxPublishCommand, correlation_of
+from outlast.faststream.sql_client import OutboxClient
+from outlast.faststream.start_checks import (
+    consumers,
+    warn_about_neighbours,
+    warn_about_small_pool,
+)
 from outlast.faststream.upstream import EMPTY, BrokerUsecase, ContextRepo, FastDependsConfig
 from outlast.model.events import Emit
 from outlast.observe.logs import LogRecorder
 from outlast.observe.recorder import guarded
 from outlast.ports.store import Store
 from outlast.publish.arguments import SessionOrConnection, TimerConflict, check_arguments
-from outlast.publish.run import OutboxWriter
 
 if TYPE_CHECKING:
     from fast_depends.dependencies import Dependant
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from outlast.faststream.client import AbstractOutboxClient
-
-_PING_SECONDS = 5.0
 
 
 class _BatchCommand(OutboxPublishCommand):
@@ -81,11 +84,13 @@ class OutboxBroker(
         package_log = logger if isinstance(logger, logging.Logger) else package_logger
         emit = guarded(metrics_recorder, package_log)
         producer = OutboxProducer()
+        client = OutboxClient(engine, outbox_table, dlq_table=dlq_table, notify=notify)
         config = OutboxBrokerConfig(
             outbox_table=outbox_table,
             dlq_table=dlq_table,
             engine=engine,
-            writer=OutboxWriter(outbox_table, notify=notify),
+            writer=client.writer,
+            client=None if engine is None else client,
             consuming=Consuming(
                 self._open_store,
                 options=EngineOptions(
@@ -160,7 +165,15 @@ class OutboxBroker(
         except BaseException:
             await self.stop()
             raise
-        warn_about_stopped_brokers(self.subscribers)
+        self._warn_at_start()
+
+    def _warn_at_start(self) -> None:
+        subscribers = consumers(self.subscribers)
+        if self._config.engine is not None:
+            workers = sum(s.options.max_workers for s in subscribers)
+            warn_about_small_pool(self._config.engine, workers)
+            warn_about_neighbours(self)
+        warn_about_stopped_brokers(subscribers)
         warn_about_competitors(
             [q for s in group for q in s.queues] for group in self._subscribers_by_registrator()
         )
@@ -281,27 +294,19 @@ class OutboxBroker(
 
     async def validate_schema(self, *, check_autovacuum: bool = False) -> None:
         """Compare the live tables with this release; `SchemaError` lists what differs."""
-        from outlast.stores.schema.validate import validate_schema  # noqa: PLC0415
-
-        await validate_schema(
-            await self._connect(),
-            self._config.outbox_table,
-            self._config.dlq_table,
-            check_autovacuum=check_autovacuum,
-        )
+        await self._connect()
+        await self.client.validate_schema(check_autovacuum=check_autovacuum)
 
     async def ping(self, timeout: float | None = None) -> bool:
         """Whether the database answers and every loop of every subscriber lives."""
-        engine = self._config.engine
-        if engine is None or not self._config.consuming.is_healthy:
+        client = self._config.client
+        if client is None or not self._config.consuming.is_healthy:
             return False
         try:
-            async with asyncio.timeout(_PING_SECONDS if timeout is None else timeout):
-                async with engine.connect() as connection:
-                    await connection.exec_driver_sql("SELECT 1")
-        except Exception:  # noqa: BLE001 - whatever it is, the database did not answer
+            async with asyncio.timeout(timeout):
+                return await client.ping()
+        except TimeoutError:
             return False
-        return True
 
     @property
     def client(self) -> "AbstractOutboxClient":

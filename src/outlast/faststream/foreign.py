@@ -9,7 +9,7 @@ from outlast.faststream.broker_log import package_logger
 def warn_about_stopped_brokers(subscribers: Iterable[Any]) -> None:
     """One WARNING per foreign broker that is not started yet, with the queues relayed to it."""
     stopped: dict[int, tuple[Any, list[str]]] = {}
-    for subscriber in sorted(subscribers, key=lambda s: s.number):
+    for subscriber in subscribers:
         for broker in _foreign_brokers(subscriber):
             if not _is_started(broker):
                 stopped.setdefault(id(broker), (broker, []))[1].extend(subscriber.queues)

@@ -162,7 +162,7 @@ class _DeliveringProducer(OutboxProducer):
         return row_id
 
     async def publish_batch(self, cmd: OutboxPublishCommand) -> None:
-        writer = self._harness.fake_client.writer
+        writer = self._harness.fake_client.inserts
         writer.inserted.clear()
         await super().publish_batch(cmd)
         await self._harness.deliver(list(writer.inserted))

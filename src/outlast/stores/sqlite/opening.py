@@ -7,6 +7,7 @@ that an operator can act on. Nothing is created or altered but the journal mode.
 import asyncio
 import logging
 import sqlite3
+from collections.abc import Sequence
 
 import aiosqlite
 from sqlalchemy import Pool
@@ -16,6 +17,7 @@ from sqlalchemy.util import greenlet_spawn
 from outlast.model.errors import Disconnected, RowLocked, SchemaError, UnsupportedDatabase
 from outlast.stores.sqlite.connection import DatabaseConnection, Hop
 from outlast.stores.sqlite.names import Names
+from outlast.tables.dead_letters import REQUIRED_COLUMNS
 
 _log = logging.getLogger("outlast.stores.sqlite")
 
@@ -59,8 +61,7 @@ async def open_connection(engine: AsyncEngine, names: Names) -> DatabaseConnecti
             driver = await greenlet_spawn(_detached, pool)
     except Exception as error:
         raise Disconnected(
-            f"cannot open the SQLite database {engine.url.database!r}: "
-            f"{str(error) or type(error).__name__}",
+            f"{type(error).__name__}: {str(error) or f'no answer within {_OPEN_SECONDS:g} s'}",
             state=getattr(error, "sqlite_errorname", None),
         ) from error
     connection = DatabaseConnection(driver, names)
@@ -145,23 +146,30 @@ async def _write_ahead(connection: DatabaseConnection, names: Names) -> None:
     )
 
 
-def check_columns(hop: Hop, names: Names) -> None:
-    """Refuse an outbox without a column that the hot statements need."""
-    found = columns(hop, names.schema_plain, names.outbox_plain)
-    where = "" if names.schema_plain == "main" else f" in {names.schema_plain!r}"
+def check_tables(hop: Hop, names: Names, *, letters: bool) -> frozenset[str]:
+    """Refuse a table without a column that the hot statements need. The answer is what columns
+    the dead-letter table has, where it was asked for.
+    """
+    _columns(hop, names, names.outbox_plain, OUTBOX_COLUMNS)
+    if not letters or names.dlq_plain is None:
+        return frozenset()
+    return _columns(hop, names, names.dlq_plain, REQUIRED_COLUMNS)
+
+
+def _columns(hop: Hop, names: Names, table: str, needed: Sequence[str]) -> frozenset[str]:
+    rows = hop.execute("SELECT name FROM pragma_table_info(?, ?)", (table, names.schema_plain))
+    found = frozenset(name for (name,) in rows.fetchall())
+    where = f"table {table!r}"
+    if names.schema_plain != "main":
+        where += f" of the attached database {names.schema_plain!r}"
     if not found:
         raise SchemaError(
-            f"the table {names.outbox_plain!r} does not exist{where}; create it with a migration "
-            "or with metadata.create_all()"
+            f"{where} does not exist; create it with metadata.create_all or your migrations"
         )
-    missing = [name for name in OUTBOX_COLUMNS if name not in found]
+    missing = [name for name in needed if name not in found]
     if missing:
         raise SchemaError(
-            f"the table {names.outbox_plain!r}{where} has no column {', '.join(missing)}"
+            f"{where} has no column {', '.join(missing)}; bring it to the shape of "
+            "make_outbox_table / make_dlq_table with a migration"
         )
-
-
-def columns(hop: Hop, schema: str, table: str) -> frozenset[str]:
-    """The columns a table really has; none when it does not exist."""
-    found = hop.execute("SELECT name FROM pragma_table_info(?, ?)", (table, schema)).fetchall()
-    return frozenset(name for (name,) in found)
+    return found

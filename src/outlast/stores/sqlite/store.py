@@ -5,6 +5,7 @@ drives a SQLite outbox makes one of these; what the statements are is in the fil
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 from uuid import UUID
@@ -14,17 +15,19 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outlast.model.dead_letter import Letter
 from outlast.model.delivery import Answer, Claim, Pair, RetryEntry
-from outlast.model.errors import CannotWrite, Disconnected
+from outlast.model.errors import CannotWrite, Disconnected, StoreFailure
 from outlast.model.look import Expired, Sight, WalkStep, Want
 from outlast.ports.store import Line, Wake
 from outlast.stores.sqlite.claims import Claims
 from outlast.stores.sqlite.connection import DatabaseConnection, Hop
 from outlast.stores.sqlite.letters import Letters
 from outlast.stores.sqlite.names import Names
-from outlast.stores.sqlite.opening import check_columns, columns, open_connection
+from outlast.stores.sqlite.opening import check_tables, open_connection
 from outlast.stores.sqlite.settles import Settles
 
 T = TypeVar("T")
+
+_log = logging.getLogger("outlast.stores.sqlite")
 
 _CHECK_SECONDS = 5.0
 
@@ -46,10 +49,11 @@ class SqliteStore:
         self.has_dead_letters = dlq is not None
         self._engine = engine
         self._names = Names(engine.dialect, outbox, dlq)
-        self._dlq_columns = dlq_columns
+        self._dlq = dlq
+        self._told_columns = dlq_columns
         self._claims = Claims(self._names)
         self._settles = Settles(self._names)
-        self._letters = Letters(self._names, dlq_columns or ())
+        self._letters = Letters(self._names, ())
         self._connection: DatabaseConnection | None = None
         self._former: list[DatabaseConnection] = []
         self._reconnecting = asyncio.Lock()
@@ -60,20 +64,35 @@ class SqliteStore:
     async def open(self, wake: Wake) -> None:  # noqa: ARG002 - wake-ups come from `changed`
         """Connect, and check what is there against what the statements need."""
         self._reconnecting = asyncio.Lock()
+        try:
+            await self._open()
+        except StoreFailure as error:
+            raise RuntimeError(
+                f"cannot open the SQLite database {self._engine.url.database!r}: {error}"
+            ) from error
+
+    async def _open(self) -> None:
         connection = await open_connection(self._engine, self._names)
         try:
-            await connection.run(self._survey, _CHECK_SECONDS)
+            columns = await connection.run(self._survey, _CHECK_SECONDS)
         except BaseException:
             await connection.close()
             raise
         self._connection = connection
+        if self._dlq is not None:
+            self._letters = Letters(self._names, columns)
+            missing = [column.name for column in self._dlq.columns if column.name not in columns]
+            if missing:
+                _log.info(
+                    "table %s lacks optional columns, which are not recorded: %s",
+                    self._dlq.fullname,
+                    ", ".join(missing),
+                )
 
-    def _survey(self, hop: Hop) -> None:
-        check_columns(hop, self._names)
-        if self._names.dlq_plain is not None and self._dlq_columns is None:
-            found = columns(hop, self._names.schema_plain, self._names.dlq_plain)
-            self._letters = Letters(self._names, found)
+    def _survey(self, hop: Hop) -> frozenset[str]:
+        found = check_tables(hop, self._names, letters=self._told_columns is None)
         self._data_version = self._read_version(hop)
+        return found if self._told_columns is None else self._told_columns
 
     async def close(self) -> None:
         """Close, within seconds."""
@@ -87,9 +106,9 @@ class SqliteStore:
             if self._connection is not None:
                 if self._connection.is_open:
                     return
-                await self._connection.close()
-                self._former.append(self._connection)
-                self._connection = None
+                former, self._connection = self._connection, None
+                await former.close()
+                self._former = [old for old in (*self._former, former) if old.may_still_land]
             try:
                 self._connection = await open_connection(self._engine, self._names)
             except Exception as error:
