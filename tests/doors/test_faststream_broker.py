@@ -144,17 +144,22 @@ def test_a_driver_that_cannot_consume(postgres_psycopg):
     postgres_psycopg.run(body)
 
 
-def test_a_broker_without_subscribers_opens_nothing(postgres):
-    """A publishing process needs no connections of its own."""
+@pytest.mark.parametrize(("serves", "expected"), [(False, 0), (True, 3)])
+def test_connections_beside_the_pool(postgres, serves, expected):
+    """S1-42, S1-43: three per broker, whatever its subscribers; none for one that only publishes."""
 
     async def body(engine):
-        broker = broker_on(engine)
-        async with running(engine, broker), engine.connect() as connection:
-            found = await connection.exec_driver_sql(
-                "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'outlast %%' "
-                f"AND query LIKE '%%{postgres.schema}%%'"
-            )
-            assert found.scalar() == 0
+        broker, opened = broker_on(engine), []
+        await create(engine, broker)
+        event.listen(engine.sync_engine, "connect", lambda *_: opened.append(1))
+        if serves:
+            for name in ("a", "b", "c"):
+
+                @broker.subscriber(name, max_workers=8)
+                async def handle(body: int) -> None: ...
+
+        async with broker:
+            assert len(opened) == expected
             assert await broker.ping()
 
     postgres.run(body)

@@ -53,7 +53,7 @@ class Dispatcher:
         loop = asyncio.get_running_loop()
         batch = subscription.options.fetch_batch_size
         in_turn = 0
-        while True:
+        while not subscription.closed:
             entry = subscription.next_unstarted()
             if entry is None:
                 in_turn = 0

@@ -55,7 +55,7 @@ class Engine:
         self._dispatchers: dict[Subscription, Dispatcher] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stops: set[asyncio.Task[None]] = set()
-        self._running = False
+        self._started = self._running = False
         self._watchdog: Watchdog | None = None
         reconnector = Reconnector(store, self._logger)
         kinds = (store, options, self._tell, self._logger)
@@ -105,8 +105,9 @@ class Engine:
 
     async def start(self) -> None:
         """Open the store and begin. Raises what an operator can act on, and leaves nothing open."""
-        if self._running:
-            return
+        if self._started:
+            raise RuntimeError("an engine is started once: make a new engine to start again")
+        self._started = True
         try:
             await self.store.open(self._claimer.wake)
         except BaseException:
@@ -258,6 +259,8 @@ class Engine:
                 subscriptions, grace, settle=self._settle, tell=self._tell, logger=self._logger
             )
         finally:
+            for subscription in subscriptions:
+                subscription.closed = True
             await self._end([task for s in subscriptions for task in s.workers])
 
     async def _end(self, tasks: list[asyncio.Task[None]]) -> None:

@@ -96,6 +96,7 @@ class Subscription:
         self.prefetching = options.max_deliveries != 1
         # life
         self.stopping = False
+        self.closed = False
         self.workers: set[asyncio.Task[None]] = set()
         self.idle = asyncio.Event()
         self._sleepers: deque[asyncio.Future[None]] = deque()

@@ -86,7 +86,8 @@ def _trace(exception: BaseException, headline: str) -> str:
     lines = ["Traceback (most recent call last):\n"]
     if skipped:
         lines.append(f"  [{skipped} earlier frames left out]\n")
-    lines += traceback.format_list(frames)
+    # one by one: formatted together, like frames of a recursion are folded
+    lines += [line for frame in frames for line in traceback.format_list([frame])]
     lines.append(headline)
     text = "".join(lines)
     if len(text.encode("utf-8", "backslashreplace")) <= TEXT_BYTES_MAX:
