@@ -60,6 +60,9 @@ class Producer:
             messages=[m["message"] for m in messages],
             undone=[m["message"] for m in undone],
         )
+        if self._role.get("mutant") == "publish_outside":
+            async with self._database.begin() as other:
+                await self._publish(other, self._message())
         try:
             async with self._database.connect() as connection:
                 await self._fill(connection, messages, undone)
@@ -117,9 +120,6 @@ class Producer:
         for message in messages:
             if message["delay"]:
                 await self._publish(connection, message)
-        if self._role.get("mutant") == "publish_outside":
-            async with self._database.begin() as other:
-                await self._publish(other, self._message())
 
     async def _testify(
         self, connection: AsyncConnection, messages: list[dict[str, Any]]

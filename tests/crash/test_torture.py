@@ -33,8 +33,9 @@ def test_killed_from_outside(scene: Callable[..., Scene]) -> None:
     )
     report = Torture(
         scene=scene(lease=1.5, hooked=False),
-        messages=500,
+        messages=400,
         workers=3,
+        handler_seconds=0.03,
         nemesis=faults,
         pause=(0.2, 0.5),
         pace=0.1,

@@ -19,6 +19,7 @@ from sqlalchemy import func, select
 
 from tests.crash.audit import Audit, Report
 from tests.crash.hooks import LINES, STAGES
+from tests.crash.ledger import Ledger, read
 from tests.crash.processes import Processes
 from tests.crash.scene import Scene, outbox
 
@@ -78,14 +79,14 @@ class _Crew:
         self._stopped: list[tuple[float, subprocess.Popen[bytes]]] = []
         self._asked_to_stop: list[subprocess.Popen[bytes]] = []
 
-    def run(self, deadline: float, ledger: Any) -> None:
+    def run(self, deadline: float, ledger: Ledger) -> None:
         torture = self._torture
         self._ledger = ledger
         for number in range(torture.producers):
             self._produce(f"p{number}", torture.messages // torture.producers)
         for _ in range(torture.workers):
             self._hire()
-        next_fault = time.monotonic() + 1.0
+        next_fault = float("inf")
         faults = iter(torture.nemesis)
         left = True
         while left or not self._at_rest():
@@ -94,6 +95,8 @@ class _Crew:
             )
             self._replace_the_dead()
             self._wake_the_stopped()
+            if next_fault == float("inf") and self._all_began():
+                next_fault = time.monotonic()
             if left and time.monotonic() >= next_fault:
                 fault = next(faults, None)
                 left = fault is not None
@@ -134,7 +137,9 @@ class _Crew:
         for worker in list(self._workers):
             if (code := worker.poll()) is not None:
                 asked = worker in self._asked_to_stop
-                assert code == (0 if asked else -signal.SIGKILL), f"a worker ended with {code}"
+                # SIGTERM ends a worker that has not begun yet
+                expected = {0, -signal.SIGTERM} if asked else {-signal.SIGKILL}
+                assert code in expected, f"a worker ended with {code}"
                 self._workers.remove(worker)
                 self._hire()
         for name, (producer, messages) in list(self._producers.items()):
@@ -151,6 +156,10 @@ class _Crew:
             if time.monotonic() >= at:
                 worker.send_signal(signal.SIGCONT)
                 self._stopped.remove((at, worker))
+
+    def _all_began(self) -> bool:
+        lines = read(self._torture.scene.ledger_path)
+        return sum(line["e"] == "ready" for line in lines) >= self._torture.workers
 
     def _at_rest(self) -> bool:
         if any(p.poll() is None for p, _ in self._producers.values()) or self._stopped:

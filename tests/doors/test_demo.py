@@ -112,7 +112,7 @@ def test_a_file_in_no_directory_is_refused_in_a_sentence(tmp_path):
 @pytest.mark.parametrize("interrupt", [signal.SIGINT, signal.SIGTERM], ids=lambda s: s.name)
 def test_an_interrupt_drains_and_the_ledger_balances(interrupt):
     with subprocess.Popen(
-        [*COMMAND, "--seconds", "600"],
+        [*COMMAND, "--seconds", "10"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -128,6 +128,7 @@ def test_an_interrupt_drains_and_the_ledger_balances(interrupt):
     assert process.returncode == 0, rest + errors
     assert errors == ""
     assert "stopped" in rest
+    assert "no more orders" not in rest, "it did not wait for its time"
     assert_balances(rest)
 
 

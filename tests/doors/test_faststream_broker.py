@@ -146,7 +146,7 @@ def test_a_driver_that_cannot_consume(postgres_psycopg):
 
 @pytest.mark.parametrize(("serves", "expected"), [(False, 0), (True, 3)])
 def test_connections_beside_the_pool(postgres, serves, expected):
-    """S1-42, S1-43: three per broker, whatever its subscribers; none for one that only publishes."""
+    """S1-42, S1-43: three per broker, however many subscribers; none to publish only."""
 
     async def body(engine):
         broker, opened = broker_on(engine), []

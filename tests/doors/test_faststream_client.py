@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import MetaData, Table, insert, select, text, update
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy import MetaData, select
 
 from outlast import make_outbox_table
 from outlast.client import AbstractOutboxClient, OutboxClient

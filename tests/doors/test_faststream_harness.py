@@ -138,7 +138,7 @@ def test_retries_and_delays_are_real_with_loops():
 
 
 def test_the_real_pipeline_runs():
-    """Producer and middlewares are the real ones; a chain runs to its end before publish returns."""
+    """The real producer and middlewares; a chain runs to its end before publish returns."""
     order = []
 
     class Watch(BaseMiddleware):

@@ -15,6 +15,7 @@ from outlast.demo.shop import WHAT_HAPPENS
 
 _PLAIN_HEADER = " time  committed  delivered  retried  dead  waiting  per second  oldest waiting"
 _PLAIN_LINES = 10
+_PLAIN_SECONDS_MAX = 10.0
 WIDTH_MAX = 80
 
 
@@ -39,7 +40,7 @@ def make_screen(console: Console, seconds: float) -> Screen:
     """The one that fits what we write to."""
     if console.is_terminal and not console.is_dumb_terminal:
         return LiveScreen(console)
-    return PlainScreen(console, every=max(1.0, seconds / _PLAIN_LINES))
+    return PlainScreen(console, every=min(max(1.0, seconds / _PLAIN_LINES), _PLAIN_SECONDS_MAX))
 
 
 def age(seconds: float) -> str:
