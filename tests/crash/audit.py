@@ -3,6 +3,7 @@
 Each class of error is a list of sentences; a good run has none. Duplicates and faults are counted.
 """
 
+import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -42,10 +43,11 @@ class Report:
     """What the audit found."""
 
     committed: int = 0
-    delivered: int = 0
     duplicates: int = 0
     dead: int = 0
     rejected_settles: int = 0
+    cut_short: int = 0
+    """Handlers that began and never ended: their process was killed."""
     faults: Counter[str] = field(default_factory=Counter)
     errors: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in CLASSES})
 
@@ -68,7 +70,8 @@ class Report:
             f"{self.committed} committed, {self.faults.total()} faults, lost {count['lost']}, "
             f"phantom {count['phantom']}, double-dead {count['double dead']}, "
             f"early {count['early']}, other errors {others}, dup {share:.2f} % "
-            f"({self.dead} dead letters, {self.rejected_settles} settles fenced)"
+            f"({self.dead} dead letters, {self.cut_short} handlers cut short, "
+            f"{self.rejected_settles} settles fenced)"
         )
 
     def __str__(self) -> str:
@@ -183,7 +186,8 @@ class Audit:
     def _conservation(self) -> None:
         dead = Counter(name for name, _, _ in self._dead)
         self.report.dead = len(self._dead)
-        self.report.delivered = sum(len(runs) for runs in self._runs.values())
+        runs = [run for each in self._runs.values() for run in each]
+        self.report.cut_short = sum(run.how is None for run in runs)
         live = set(self._live)
         for message in self._live:
             self._add("left over", message)
@@ -262,8 +266,6 @@ class Audit:
 
 
 def _name(payload: bytes) -> str:
-    import json
-
     return str(json.loads(payload)["m"])
 
 

@@ -79,6 +79,19 @@ class Cluster:
         """At once, without a checkpoint: what a killed server leaves behind."""
         self._run("pg_ctl", "-D", str(self.folder / "data"), "-m", "immediate", "-w", "stop")
 
+    def kill_at_once(self) -> None:
+        """The same without waiting: it is down before the caller goes on."""
+        os.kill(self._pid(), signal.SIGQUIT)
+
+    def _pid(self) -> int:
+        return int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+
+    def wait_until_down(self) -> None:
+        end = time.monotonic() + 20
+        while (self.folder / "data" / "postmaster.pid").exists():
+            assert time.monotonic() < end, "the server does not end"
+            time.sleep(0.01)
+
     def restart_after_crash(self) -> None:
         self.crash()
         self.start()

@@ -77,6 +77,7 @@ class _Crew:
         self._workers: list[subprocess.Popen[bytes]] = []
         self._producers: dict[str, tuple[subprocess.Popen[bytes], int]] = {}
         self._stopped: list[tuple[float, subprocess.Popen[bytes]]] = []
+        self._count_at = 0.0
         self._asked_to_stop: list[subprocess.Popen[bytes]] = []
 
     def run(self, deadline: float, ledger: Ledger) -> None:
@@ -164,6 +165,9 @@ class _Crew:
     def _at_rest(self) -> bool:
         if any(p.poll() is None for p, _ in self._producers.values()) or self._stopped:
             return False
+        if time.monotonic() < self._count_at:
+            return False
+        self._count_at = time.monotonic() + 0.2
         return self._count() == 0
 
     def _count(self) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 from outlast.engine.engine import Engine
 from outlast.engine.options import EngineOptions, SubscriptionOptions
 from outlast.model.delivery import Delivery
+from outlast.model.events import Emit
 from outlast.model.outcome import ACK, Outcome
 from outlast.policy.retry import ConstantRetry
 from outlast.policy.verdict import Verdicts
@@ -90,10 +91,11 @@ def build(
     store: Any,
     deliver: Callable[[Delivery], Awaitable[Outcome]],
     logger: logging.Logger | None = None,
+    emit: Emit | None = None,
 ) -> Engine:
     """An engine of the scene with one subscription."""
     name = f"worker:{os.getpid()}"
-    engine = Engine(store, EngineOptions(consumer_instance=name), logger=logger)
+    engine = Engine(store, EngineOptions(consumer_instance=name), emit=emit, logger=logger)
     options = SubscriptionOptions(
         queues=QUEUE,
         max_workers=scene.workers,

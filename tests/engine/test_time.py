@@ -102,6 +102,24 @@ def test_many_timers_close_together_are_all_on_time():
     with_engine(body)
 
 
+def test_timers_that_a_peek_finds_already_due_hide_none_behind_them():
+    """The peek comes when the first of them is due: those a few milliseconds later are on time."""
+
+    async def body(rig):
+        rig.handle(_nothing, min_fetch_interval=1.0, max_workers=4)
+        await rig.engine.start()
+        await asyncio.sleep(20)
+        start = rig.now() + 1.0
+        rig.store._wake = None
+        due = {rig.add(activate_in=timedelta(seconds=1.0 + n * 0.03)): start + n * 0.03
+               for n in range(30)}
+        await rig.until(lambda: len(rig.started) == 30)
+        lateness = [at - due[delivery.id] for at, delivery in rig.started]
+        assert all(-1e-6 <= late < 0.05 for late in lateness)
+
+    with_engine(body)
+
+
 def test_every_retry_of_the_own_process_is_on_time():
     """Retries with different delays start within 50 ms of their instant, never before it."""
 

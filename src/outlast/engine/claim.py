@@ -122,7 +122,7 @@ class Claimer:
                 continue
             for queue in subscription.due.pop_due(now):
                 subscription.queues.heat(queue)
-                self._looker.look_again(subscription, now)
+                subscription.instant_came = True
             self._release_unstarted(subscription, now)
             if self._failing.get(subscription, 0.0) > now:
                 continue
@@ -215,6 +215,9 @@ class Claimer:
             for queue, number in counts.items():
                 if number >= wanted[0].quota:
                     subscription.queues.heat(queue)
+        if subscription.instant_came and count < room:
+            subscription.instant_came = False
+            self._looker.look_again(subscription, now)
         if count:
             subscription.interval = options.min_fetch_interval
             subscription.claim_at = now + subscription.interval

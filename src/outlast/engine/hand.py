@@ -92,6 +92,8 @@ class Subscription:
         self.peek_at = 0.0
         self.walk_at = 0.0
         self.refresh_at = 0.0
+        self.instant_came = False
+        """A due instant was seen: once its rows are claimed, the instant behind it is to be found."""
         self.pace: float | None = None
         self.prefetching = options.max_deliveries != 1
         # life

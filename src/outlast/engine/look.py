@@ -55,7 +55,7 @@ class Looker:
         self._allowed_at = 0.0
 
     def look_again(self, subscription: Subscription, now: float) -> None:
-        """A due instant has come: the one behind it is not known yet."""
+        """What was due is claimed: the next instant is not known yet."""
         subscription.peek_at = min(subscription.peek_at, now + _AGAIN_SECONDS)
 
     def next_at(self) -> float:
@@ -144,6 +144,7 @@ class Looker:
                     continue
                 if seconds <= 0:
                     subscription.queues.heat(queue)
+                    subscription.instant_came = True
                 else:
                     subscription.due.add(now + seconds, queue)
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from copy import copy
 from typing import Any
 
-from faststream.exceptions import IgnoredException
 from faststream.message import StreamMessage
 from faststream.response import Response, ensure_response
 
@@ -37,10 +36,10 @@ class OutboxHandler(HandlerItem[OutboxInnerMessage]):
     async def call(
         self, /, message: StreamMessage[OutboxInnerMessage], _extra_middlewares: Iterable[Any]
     ) -> Any:
-        """Run the handler; note what FastStream is going to swallow."""
+        """Run the handler; note its exception, for FastStream swallows some."""
         try:
             result = await super().call(message, _extra_middlewares)
-        except (IgnoredException, SystemExit) as exception:
+        except (Exception, SystemExit) as exception:
             row = message.raw_message
             if isinstance(row, OutboxInnerMessage):
                 row.last_exception = exception

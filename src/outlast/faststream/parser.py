@@ -17,7 +17,15 @@ Decode = Callable[[StreamMessage[Any]], Awaitable[Any]]
 
 
 async def parse_row(row: OutboxInnerMessage) -> OutboxMessage:
-    """FastStream's default parser for our rows."""
+    """FastStream's default parser for our rows; whatever it raises, the row is not readable."""
+    try:
+        return _message(row)
+    except Exception as error:
+        row.undecodable = error
+        raise
+
+
+def _message(row: OutboxInnerMessage) -> OutboxMessage:
     raw = row.headers
     if not raw:
         return OutboxMessage(

@@ -160,9 +160,10 @@ class OutboxSubscriber(SubscriberUsecase[OutboxInnerMessage]):
     ) -> Outcome:
         self.consuming.request_stop(self)
         if isinstance(failure, SystemExit):
-            app = self._outer_config.context.get("app")
-            if app is not None:
-                app.exit()
+            # a FastAPI router is the "app" of its broker and has no exit
+            exit_app = getattr(self._outer_config.context.get("app"), "exit", None)
+            if exit_app is not None:
+                exit_app()
         elif row.handler_verdict is None:
             return RELEASE
         # what FastStream's acknowledgement says of an exit is not the handler's verdict
