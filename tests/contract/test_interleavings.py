@@ -171,8 +171,12 @@ def test_a_locked_row_and_a_locked_dlq_table_beside_healthy_acks_and_extensions(
             delivered.append(delivery.id)
             return ACK
 
-        settings = {"max_workers": 8, "lease_ttl_seconds": 1.5, "max_fetch_interval": 1.0,
-                    "min_fetch_interval": 0.1}
+        settings = {
+            "max_workers": 8,
+            "lease_ttl_seconds": 1.5,
+            "max_fetch_interval": 1.0,
+            "min_fetch_interval": 0.1,
+        }
         async with w.engine.connect() as migration:
             await migration.execute(text("lock table outbox_dlq in access exclusive mode"))
             async with engine_over(w.store, ("h", "q", deliver, settings)) as engine:
@@ -206,8 +210,14 @@ def test_a_timer_extended_by_the_application_while_leased_locks_nothing(database
         writer = OutboxWriter(w.outbox)
         async with w.engine.begin() as connection:
             timer = await writer.insert(
-                connection, queue="q", payload=b"1", headers=None, activate_in=None,
-                activate_at=None, timer_id="t", timer_conflict="ignore",
+                connection,
+                queue="q",
+                payload=b"1",
+                headers=None,
+                activate_in=None,
+                activate_at=None,
+                timer_id="t",
+                timer_conflict="ignore",
             )
         row = await w.claim_one()
         assert row.id == timer
@@ -231,8 +241,13 @@ async def _extend(writer, connection):
     from datetime import timedelta
 
     return await writer.insert(
-        connection, queue="q", payload=b"2", headers=None,
-        activate_in=timedelta(seconds=60), activate_at=None, timer_id="t",
+        connection,
+        queue="q",
+        payload=b"2",
+        headers=None,
+        activate_in=timedelta(seconds=60),
+        activate_at=None,
+        timer_id="t",
         timer_conflict="extend",
     )
 
@@ -355,8 +370,16 @@ def test_a_dlq_table_of_the_peer_is_written_as_it_is(database):
 
 
 PEER_COLUMNS = {
-    "id", "original_id", "queue", "payload", "headers", "deliveries_count", "created_at",
-    "failed_at", "failure_reason", "last_exception",
+    "id",
+    "original_id",
+    "queue",
+    "payload",
+    "headers",
+    "deliveries_count",
+    "created_at",
+    "failed_at",
+    "failure_reason",
+    "last_exception",
 }
 PEER_SQLITE = (
     "create table outbox_dlq (id integer primary key autoincrement, original_id bigint not null, "

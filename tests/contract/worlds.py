@@ -29,8 +29,14 @@ class World:
     store: Store
     kind: str
 
-    async def add(self, queue: str = "q", *, payload: bytes = b"{}", due_in: float = 0.0,
-                  headers: dict[str, Any] | None = None) -> int:
+    async def add(
+        self,
+        queue: str = "q",
+        *,
+        payload: bytes = b"{}",
+        due_in: float = 0.0,
+        headers: dict[str, Any] | None = None,
+    ) -> int:
         raise NotImplementedError
 
     async def rows(self) -> list[dict[str, Any]]:
@@ -92,7 +98,11 @@ class MemoryWorld(World):
 class SqlWorld(World):
     def __init__(self, engine: AsyncEngine, store: Store, outbox: Table, dlq: Table, kind: str):
         self.engine, self.store, self.outbox, self.dlq, self.kind = (
-            engine, store, outbox, dlq, kind,
+            engine,
+            store,
+            outbox,
+            dlq,
+            kind,
         )
 
     async def add(self, queue="q", *, payload=b"{}", due_in=0.0, headers=None):
@@ -141,8 +151,9 @@ def run_memory(body: Body) -> None:
     asyncio.run(main())
 
 
-def run_sql(database: Any, body: Body, *, wake: Callable[[str | None], None] = lambda _q: None,
-            **names: str) -> None:
+def run_sql(
+    database: Any, body: Body, *, wake: Callable[[str | None], None] = lambda _q: None, **names: str
+) -> None:
     """Make the tables, open the store, run the body, close everything."""
 
     async def main(engine: AsyncEngine) -> None:

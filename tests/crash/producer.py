@@ -81,7 +81,7 @@ class Producer:
             logging.warning("transaction %s (%s): %r", name, known, error)
             await asyncio.sleep(0.3)
             return 0
-        self._ledger.write("outcome", tx=name, how="committed")
+        self._ledger.write("outcome", tx=name, how="committed", count=count)
         return count
 
     def _message(self) -> dict[str, Any]:

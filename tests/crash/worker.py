@@ -17,6 +17,7 @@ from typing import Any
 from outlast.engine.engine import Engine
 from outlast.engine.options import EngineOptions, SubscriptionOptions
 from outlast.model.delivery import Delivery
+from outlast.model.errors import OutlastError
 from outlast.model.events import Emit
 from outlast.model.outcome import ACK, Outcome
 from outlast.policy.retry import ConstantRetry
@@ -28,6 +29,8 @@ from tests.crash.scene import QUEUE, RETRY_SECONDS, Scene, checksum, load
 
 ATTEMPTS_MAX = 2
 """Of a message whose handler always fails."""
+
+STARTS_MAX = 30
 
 _verdicts = Verdicts(ConstantRetry(delay_seconds=RETRY_SECONDS, max_attempts=ATTEMPTS_MAX), "handle")
 
@@ -123,12 +126,23 @@ async def work(scene: Scene, role: dict[str, Any]) -> None:
     if scene.hooked:
         store = HookedStore(store, ledger, trap)
     engine = build(scene, store, deliver)
-    await engine.start()
+    await _start(engine)
     ledger.write("ready")
     await asked_to_stop.wait()
     ledger.write("stopping")
     await engine.stop(scene.grace)
     await database.dispose()
+
+
+async def _start(engine: Engine) -> None:
+    """As whoever supervises a process would: again, when the database is away."""
+    for _ in range(STARTS_MAX - 1):
+        try:
+            return await engine.start()
+        except (RuntimeError, OutlastError) as error:
+            logging.warning("not started: %s", error)
+            await asyncio.sleep(0.3)
+    return await engine.start()
 
 
 def die_with_parent() -> None:

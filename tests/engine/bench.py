@@ -31,7 +31,7 @@ class Rig:
         self.engine = self.new_engine(**options)
 
     def new_engine(self, **options: Any) -> Engine:
-        logger = logging.Logger("outlast.test")
+        logger = logging.Logger("outlast.test")  # noqa: LOG001 - nobody else may hear it
         handler = logging.Handler()
         handler.emit = self.logs.append  # type: ignore[method-assign]
         logger.addHandler(handler)
@@ -84,7 +84,8 @@ class Rig:
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while not done():
-            assert loop.time() < end, f"not within {seconds} s: {self.events[-5:]} {self.log_text()}"
+            last = self.events[-5:]
+            assert loop.time() < end, f"not within {seconds} s: {last} {self.log_text()}"
             await asyncio.sleep(step)
 
 

@@ -11,8 +11,13 @@ from typing import Any
 from outlast.model.errors import Disconnected
 
 METHODS = ("claim", "read_back", "take_over", "look", "extend", "ack", "retry", "release", "bury")
-LINES = {"extend": "settles", "ack": "settles", "retry": "settles", "release": "settles",
-         "bury": "letters"}
+LINES = {
+    "extend": "settles",
+    "ack": "settles",
+    "retry": "settles",
+    "release": "settles",
+    "bury": "letters",
+}
 
 
 class FaultyStore:

@@ -53,7 +53,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_any_exception_becomes_a_dead_letter(name):
-    """S0-37, S0-38, F-F08, F-F09, F-C04: text bounded and storable, a neighbour is not disturbed."""
+    """S0-37, S0-38, F-F08, F-F09, F-C04: bounded, storable text; no neighbour is disturbed."""
 
     async def body(rig):
         async def handler(delivery):
@@ -155,7 +155,7 @@ def test_a_raising_or_absurd_strategy_is_never_terminal():
         from datetime import datetime
 
         class Bad:
-            answers = [ZeroDivisionError("strategy"), float("nan"), -1, "soon", datetime(2030, 1, 1)]
+            answers = [ZeroDivisionError("s"), float("nan"), -1, "soon", datetime(2030, 1, 1)]
 
             def get_next_attempt_delay(self, **_):
                 answer = self.answers.pop(0)

@@ -1,6 +1,7 @@
 """Trouble: what a failing statement means for a verdict (design 4.1), one test a rule."""
 
 import asyncio
+from itertools import pairwise
 
 from outlast.model.errors import (
     CannotWrite,
@@ -123,7 +124,7 @@ def test_try_later_backs_off_and_lands():
         rig.add()
         await rig.until(lambda: "nacked_retried" in rig.names())
         at = [t for t, name, _, _ in rig.store.calls if name == "retry"]
-        gaps = [b - a for a, b in zip(at, at[1:], strict=False)]
+        gaps = [b - a for a, b in pairwise(at)]
         assert len(gaps) == 5
         assert gaps[-1] > gaps[0]
         assert all(gap <= 6 for gap in gaps)

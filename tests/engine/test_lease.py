@@ -216,7 +216,7 @@ def test_two_subscriptions_whose_ttls_differ_twentyfold():
 
 
 def test_a_dead_workers_message_comes_back_in_time_under_backlog():
-    """Lease + `max_fetch_interval` + one walk, from a free slot, while others keep the slots busy."""
+    """Lease + `max_fetch_interval` + one walk, while others keep the slots busy."""
 
     async def body(rig):
         from outlast.model.look import Want

@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from itertools import pairwise
 
 from outlast.policy.retry import ConstantRetry
 from tests.engine.bench import with_engine
@@ -12,7 +13,7 @@ async def _nothing(_delivery):
 
 
 def _gaps(instants):
-    return [b - a for a, b in zip(instants, instants[1:], strict=False)]
+    return [b - a for a, b in pairwise(instants)]
 
 
 def test_idle_claims_slow_down_to_the_ceiling_with_jitter():
@@ -33,7 +34,7 @@ def test_idle_claims_slow_down_to_the_ceiling_with_jitter():
 
 
 def test_after_a_short_claim_the_floor_holds_without_a_wake_up():
-    """S1-10: a short claim is followed by another after `min_fetch_interval`, a full one at once."""
+    """S1-10: after a short claim the next waits `min_fetch_interval`; a full one goes at once."""
 
     async def body(rig):
         rig.handle(_nothing, fetch_batch_size=10, min_fetch_interval=3.0, max_fetch_interval=9.0)
@@ -93,8 +94,10 @@ def test_many_timers_close_together_are_all_on_time():
         await rig.engine.start()
         await asyncio.sleep(20)
         start = rig.now() + 2.0
-        due = {rig.add(activate_in=timedelta(seconds=2.0 + n * 0.1)): start + n * 0.1
-               for n in range(50)}
+        due = {
+            rig.add(activate_in=timedelta(seconds=2.0 + n * 0.1)): start + n * 0.1
+            for n in range(50)
+        }
         await rig.until(lambda: len(rig.started) == 50)
         lateness = [at - due[delivery.id] for at, delivery in rig.started]
         assert all(-1e-6 <= late < 0.05 for late in lateness)
@@ -110,8 +113,10 @@ def test_timers_that_a_peek_finds_already_due_hide_none_behind_them():
         await rig.engine.start()
         await asyncio.sleep(21)
         start = rig.now() + 0.5
-        due = {rig.add(activate_in=timedelta(seconds=0.5 + n * 0.03)): start + n * 0.03
-               for n in range(30)}
+        due = {
+            rig.add(activate_in=timedelta(seconds=0.5 + n * 0.03)): start + n * 0.03
+            for n in range(30)
+        }
         await asyncio.sleep(0.501)
         rig.engine._claimer.peek_soon()
         await rig.until(lambda: len(rig.started) == 30)

@@ -15,7 +15,8 @@ SECONDS_MAX = 240.0
 def check(title: str, report: Report, *, faults: int) -> None:
     print(f"\n{title}: {report}")
     assert report.is_clean, report
-    assert report.committed >= MESSAGES * 0.9
+    # those whose outcome a killed producer or server left open were posted once more
+    assert report.committed >= MESSAGES
     assert report.faults.total() >= faults
     assert report.cut_short, "no fault hit a handler"
 

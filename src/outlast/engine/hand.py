@@ -93,7 +93,7 @@ class Subscription:
         self.walk_at = 0.0
         self.refresh_at = 0.0
         self.instant_came = False
-        """A due instant was seen: once its rows are claimed, the instant behind it is to be found."""
+        """A due instant was seen: when its rows are claimed, the next one is to be found."""
         self.pace: float | None = None
         self.prefetching = options.max_deliveries != 1
         # life

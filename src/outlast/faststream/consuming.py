@@ -96,7 +96,17 @@ class Consuming:
         self._has_subscribers = True
         if self._begun:
             async with self._opening:
-                await engine.start()
+                if not engine.is_running:
+                    await self._start_late(engine, subscriber)
+
+    async def _start_late(self, engine: Engine, subscriber: "OutboxSubscriber") -> None:
+        try:
+            await engine.start()
+        except BaseException:
+            # an engine is started once: the next subscriber gets another
+            subscriber.subscription = None
+            self.prepare()
+            raise
 
     async def remove(self, subscriber: "OutboxSubscriber") -> None:
         """Drain it and forget it."""

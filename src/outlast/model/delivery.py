@@ -29,7 +29,7 @@ Pair = tuple[int, UUID]
 
 
 class Claim(NamedTuple):
-    """The answer to a claim: rows in the order they are due, and the database's clock if it told."""
+    """The answer to a claim: rows in the order they are due, and the database's clock."""
 
     rows: list[Delivery]
     now: datetime | None

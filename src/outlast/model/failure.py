@@ -1,4 +1,4 @@
-"""What is kept of an exception: text that any database can store, bounded, made by `policy.describe`."""
+"""What is kept of an exception: bounded text that any database stores, by `policy.describe`."""
 
 from dataclasses import dataclass
 

@@ -31,7 +31,8 @@ class Walked(NamedTuple):
 
 class Sight(NamedTuple):
     """The answer to a look. `due` maps a queue to the seconds until its next unleased row is due
-    (zero or less: now); a queue without such a row is absent."""
+    (zero or less: now); a queue without such a row is absent.
+    """
 
     due: dict[str, float]
     walked: tuple[Walked, ...]

@@ -25,7 +25,7 @@ _DELAY = "get_next_attempt_delay"
 
 
 def prefers_instant(strategy: object) -> bool:
-    """Whether `get_next_attempt_at` is overridden lower in the MRO than `get_next_attempt_delay`."""
+    """Whether `get_next_attempt_at` is overridden lower in the MRO than the other hook."""
     for cls in type(strategy).__mro__:
         if _AT in vars(cls):
             return _DELAY not in vars(cls)

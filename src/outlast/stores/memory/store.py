@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from outlast.model.dead_letter import Letter
-from outlast.model.delivery import Answer, Claim, Delivery, Pair, RetryEntry
+from outlast.model.delivery import Answer, Claim, Pair, RetryEntry
 from outlast.model.look import Expired, Sight, Walked, WalkStep, Want
 from outlast.ports.store import Line, Wake
 from outlast.stores.memory.rows import MemoryRow, dead_letter
@@ -126,7 +126,7 @@ class MemoryStore:
         self._wake = None
         self._open = False
 
-    async def reconnect(self, line: Line) -> None:  # noqa: ARG002 - there is only one
+    async def reconnect(self, line: Line) -> None:
         """Always there."""
         self._open = True
 

@@ -88,6 +88,7 @@ class Wire:
     async def settle_in(self, seconds: float) -> None:
         """Set what this line needs, once."""
         if self.is_pooled:
+            _keep_jit(self.connection)
             return
         settings = [*SETTINGS, f"SET application_name = 'outlast {self._line}'"]
         if not self._durable:
@@ -164,3 +165,13 @@ class Wire:
             f"no answer on the {self._line} connection within {timeout:.1f} s",
             timed_out=not connection.is_closed(),
         )
+
+
+def _keep_jit(connection: Any) -> None:
+    """To look up a type asyncpg switches jit off and on again in two transactions of their own:
+    through a pooler on two servers, and a stranger keeps the setting. It has no public way to ask
+    for less; without this attribute there is nothing to prevent.
+    """
+    capabilities = getattr(connection, "_server_caps", None)
+    if hasattr(capabilities, "jit"):
+        connection._server_caps = capabilities._replace(jit=False)  # noqa: SLF001

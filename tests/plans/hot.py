@@ -1,0 +1,165 @@
+"""Every hot statement, at every size, sent by the store's own functions, with what it may cost."""
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+from uuid import UUID, uuid4
+
+from outlast.model.dead_letter import Letter
+from outlast.model.delivery import Attempt, RetryEntry
+from outlast.model.failure import Failure
+from outlast.model.look import Expired, WalkStep, Want
+from outlast.stores.postgres import claims, settles
+from outlast.stores.postgres.statements import Statements
+from tests.plans.explain import SECONDS
+from tests.plans.tables import Filled
+
+GROUPS = (10, 100, 500)
+TTL = 60.0
+_NOW = datetime.now(UTC)
+
+Call = Callable[[Any], Awaitable[object]]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One statement at one size."""
+
+    name: str
+    rows: int
+    bound: int
+    send: Call
+    writes: bool = True
+    """Whether the plan must have written exactly `rows` rows."""
+
+
+# name: buffers per row, and for the rest of the statement
+CLAIM = (14, 60)
+BOUNDS = {
+    "extend": (17, 40),
+    "ack": (6, 40),
+    "retry": (20, 40),
+    "release": (20, 40),
+    "bury": (40, 60),
+    "extend skipping": (26, 60),
+    "ack skipping": (18, 60),
+    "retry skipping": (32, 60),
+    "release skipping": (32, 60),
+    "bury skipping": (50, 60),
+    "take over": (28, 60),
+}
+
+
+def _bound(name: str, rows: int) -> int:
+    each, once = BOUNDS[name]
+    return each * rows + once
+
+
+def claim(filled: Filled, quota: int, queues: int = 1) -> Measured:
+    per_queue, once = CLAIM
+    wanted = [Want(queue, quota) for queue in filled.queues[:queues]]
+    return Measured(
+        f"claim from {queues}" if queues > 1 else "claim",
+        quota * queues,
+        per_queue * quota * queues + once + 8 * queues,
+        lambda line: claims.claim(
+            line, filled.statements, wanted, quota * queues, uuid4(), SECONDS
+        ),
+    )
+
+
+def group_settles(filled: Filled, rows: int) -> Iterator[Measured]:
+    """Each settle of one group, plain and passing over locked rows."""
+    sql = filled.statements
+    for skip in (False, True):
+        for name, send in (
+            ("extend", _pairs(sql.extend, sql.extend_skipping)),
+            ("ack", _pairs(sql.ack, sql.ack_skipping)),
+            ("release", _pairs(sql.release, sql.release_skipping)),
+            ("retry", partial(_retry, sql)),
+            ("bury", partial(_bury, sql)),
+        ):
+            full = f"{name} skipping" if skip else name
+            group = filled.take(rows)
+            yield Measured(full, rows, _bound(full, rows), partial(send, group=group, skip=skip))
+
+
+def _pairs(plain: str, skipping: str) -> Any:
+    async def send(line: Any, group: list[tuple[int, UUID]], skip: bool) -> object:
+        return await settles.pairs(line, plain, skipping, group, SECONDS, skip=skip)
+
+    return send
+
+
+async def _retry(
+    sql: Statements, line: Any, group: list[tuple[int, UUID]], skip: bool
+) -> object:
+    entries = [RetryEntry(i, k, 5.0, Attempt(1, _NOW, _NOW)) for i, k in group]
+    return await settles.retries(line, sql.retry, sql.retry_skipping, entries, SECONDS, skip=skip)
+
+
+async def _bury(
+    sql: Statements, line: Any, group: list[tuple[int, UUID]], skip: bool
+) -> object:
+    failure = Failure(
+        exception_type="ValueError",
+        last_exception="ValueError('x')",
+        error_type="ValueError",
+        error_message="x" * 100,
+        stack_trace="Traceback " * 20,
+        category="VALIDATION",
+        fingerprint="v1:" + "0" * 32,
+        http_status=422,
+    )
+    letters = [
+        Letter(
+            id=row_id,
+            token=token,
+            reason="rejected",
+            failure=failure,
+            attempts_count=1,
+            first_failure_at=_NOW,
+            last_failure_at=_NOW,
+            message_id=str(row_id),
+            event_type="order.paid",
+            subscriber="handle",
+            consumer_instance="host:1",
+            consumer_version="1.2.3",
+        )
+        for row_id, token in group
+    ]
+    return await settles.letters(line, sql.bury, sql.bury_skipping, letters, SECONDS, skip=skip)
+
+
+def take_over(filled: Filled, rows: int) -> Measured:
+    expired = [Expired(row_id, TTL) for row_id in filled.take_expired(rows)]
+    return Measured(
+        "take over",
+        rows,
+        _bound("take over", rows),
+        lambda line: claims.take_over(line, filled.statements, expired, uuid4(), SECONDS),
+    )
+
+
+def peek(filled: Filled, queues: int) -> Measured:
+    names = filled.queues[:queues]
+    return Measured(
+        "peek",
+        queues,
+        6 * queues + 20,
+        lambda line: claims.look(line, filled.statements, names, (), SECONDS),
+        writes=False,
+    )
+
+
+def walk(filled: Filled, queues: int, leases: int = 1_000) -> Measured:
+    steps = [WalkStep(q, TTL, None, max(1, leases // queues)) for q in filled.queues[:queues]]
+    return Measured(
+        f"walk of {queues}",
+        leases,
+        leases + 8 * queues + 60,
+        lambda line: claims.look(line, filled.statements, (), steps, SECONDS),
+        writes=False,
+    )
