@@ -55,7 +55,7 @@ def test_the_old_holder_cannot_settle(world, outcome, skip):
 
 @pytest.mark.parametrize("skip", [False, True])
 def test_one_row_twice_in_a_group_under_two_tokens(world, skip):
-    """Only the newer token counts, and there is one dead letter, not two."""
+    """F-G03: only the newer token counts, and there is one dead letter, not two."""
 
     async def body(w):
         row_id = await w.add()

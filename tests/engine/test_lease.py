@@ -282,3 +282,43 @@ def test_the_own_rows_in_hand_are_not_taken_over_from_oneself():
         assert Expired(row_id, 30.0) not in sub.abandoned
 
     with_engine(body)
+
+
+def test_a_worker_that_cannot_reach_the_database_is_fenced_at_its_ttl():
+    """F-B05: refreshes fail beyond the TTL; another takes over; the late ack is refused."""
+
+    async def body(rig):
+        memory = rig.store
+        rig.store = FaultyStore(memory)
+        rig.engine = rig.new_engine()
+
+        async def slow(_delivery):
+            await asyncio.sleep(60)
+
+        rig.handle(slow, lease_ttl_seconds=20.0)
+        await rig.engine.start()
+        memory.insert(queue="q", payload=b"")
+        await rig.until(lambda: rig.started)
+        rig.store.down = {"claims", "settles", "letters"}
+        rig.store.refuse_reconnect = True
+        faulty, rig.store = rig.store, memory
+        other = rig.new_engine()
+        taken = []
+
+        async def second(delivery):
+            taken.append((rig.now(), delivery.deliveries_count))
+            await asyncio.sleep(200)
+
+        rig.handle(second, engine=other, name="second", lease_ttl_seconds=20.0)
+        await other.start()
+        await rig.until(lambda: taken, step=0.1)
+        assert 20 < taken[0][0] <= 20 + 10 + 1.1
+        assert taken[0][1] == 2
+        await asyncio.sleep(60)
+        faulty.refuse_reconnect = False
+        await rig.until(lambda: rig.told("lease_lost"), step=0.1)
+        assert memory.rows[0].acquired_token is not None
+        assert rig.told("acked") == []
+        await other.stop(0)
+
+    with_engine(body)

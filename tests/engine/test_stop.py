@@ -261,3 +261,32 @@ def test_a_closing_event_loop_ends_the_workers():
         await rig.until(lambda: rig.started)
 
     virtual.run(main())
+
+
+def test_a_drain_is_no_hot_loop():
+    """F-C07: while slow handlers finish, only their leases are refreshed."""
+
+    async def body(rig):
+        from tests.engine.faults import FaultyStore
+
+        memory = rig.store
+        rig.store = FaultyStore(memory)
+        rig.engine = rig.new_engine()
+
+        async def slow(_delivery):
+            await asyncio.sleep(100)
+
+        rig.handle(slow, max_workers=5, fetch_batch_size=5)
+        for _ in range(5):
+            memory.insert(queue="q", payload=b"")
+        await rig.engine.start()
+        await rig.until(lambda: len(rig.started) == 5)
+        before = len(rig.store.calls)
+        await rig.engine.stop(200)
+        calls = [name for _, name, _, _ in rig.store.calls[before:]]
+        assert set(calls) == {"extend", "ack"}
+        assert calls.count("extend") <= 10
+        assert rig.store.reconnects == []
+        assert memory.rows == []
+
+    with_engine(body)

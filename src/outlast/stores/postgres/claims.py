@@ -1,6 +1,8 @@
 """The claims line: claim, read back, take over, look. In: wants. Out: deliveries and sights."""
 
+import contextlib
 import json
+import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -10,6 +12,8 @@ from outlast.model.delivery import Claim, Delivery
 from outlast.model.look import Expired, Sight, Walked, WalkStep, Want
 from outlast.stores.postgres.statements import Statements
 from outlast.stores.postgres.wire import Wire
+
+_logger = logging.getLogger("outlast.stores.postgres")
 
 _BEGINNING = datetime(1, 1, 1, tzinfo=UTC)
 _LOWEST_ID = -(2**63)
@@ -96,8 +100,8 @@ def _order(record: Any) -> tuple[datetime, int]:
 
 def _delivery(record: Any, token: UUID) -> Delivery:
     headers = record[3]
-    if headers.__class__ is str:
-        headers = json.loads(headers)
+    if headers is not None and headers.__class__ is not dict:
+        headers = _headers(headers, record[0])
     return Delivery(
         record[0],
         record[1],
@@ -113,3 +117,16 @@ def _delivery(record: Any, token: UUID) -> Delivery:
         record[11],
         token,
     )
+
+
+def _headers(stored: Any, row_id: int) -> dict[str, Any] | None:
+    """Of a connection that gives JSON as text, or of a row that another process wrote oddly."""
+    headers = stored
+    if isinstance(stored, str):
+        # with the driver's own decoder a JSON string arrives as a string that is no JSON
+        with contextlib.suppress(ValueError):
+            headers = json.loads(stored)
+    if headers is None or isinstance(headers, dict):
+        return headers
+    _logger.warning("row %s: its headers are no JSON object; it is delivered without them", row_id)
+    return None

@@ -15,7 +15,7 @@ from outlast.stores.schema.types import holds
 from outlast.tables.dead_letters import REQUIRED_COLUMNS
 from outlast.tables.outbox import LEASE_CHECK
 
-MANUAL_PAGE = "docs/schema.md#fixing-drift-autogenerate-cant-see"
+MANUAL_PAGE = "docs/guides/schema.md#fixing-drift-autogenerate-cant-see"
 
 
 @dataclass(slots=True)

@@ -1,0 +1,1 @@
+"""Benchmarks: ratios against peers that are installed beside us, interleaved in one run."""
