@@ -94,7 +94,7 @@ def test_a_commit_whose_answer_is_lost(postgres):
 
 
 def test_a_listener_that_is_terminated_misses_nothing(postgres):
-    """F-B13: the backend that listens dies as a message is committed; it is handled all the same."""
+    """F-B13: the listening backend dies as a message is committed; it is handled all the same."""
 
     async def body(w):
         seen = []

@@ -7,7 +7,7 @@ from sqlalchemy import MetaData, text
 from sqlalchemy.schema import CreateTable
 
 from outlast.model.errors import SchemaError
-from outlast.stores.schema import dlq_columns_present, require_outbox, validate_schema
+from outlast.stores.schema import validate_schema
 from outlast.stores.schema.conditions import enforces_lease, same_predicate
 from outlast.stores.schema.types import affinity
 from outlast.tables import make_dlq_table, make_outbox_table, outbox_autovacuum_ddl
@@ -314,9 +314,6 @@ def test_quoted_names(database):
         async with engine.begin() as connection:
             await connection.run_sync(metadata.create_all)
         assert await validate_schema(engine, *tables) == []
-        async with engine.connect() as connection:
-            await require_outbox(connection, tables[0])
-            assert await dlq_columns_present(connection, tables[1]) == set(DLQ.c.keys())
 
     database.run(body)
 
@@ -337,37 +334,6 @@ def test_autovacuum(postgres):
 
 def test_autovacuum_is_no_matter_of_sqlite(sqlite):
     assert drift(sqlite, check_autovacuum=True) == []
-
-
-def test_what_a_start_asks(database):
-    """S0-07: the message names table and column; optional columns may be absent."""
-
-    async def body(engine):
-        async def ask(question, table):
-            async with engine.connect() as connection:
-                return await question(connection, table)
-
-        for question, table in ((require_outbox, OUTBOX), (dlq_columns_present, DLQ)):
-            with pytest.raises(SchemaError, match=f"'{table.name}' does not exist"):
-                await ask(question, table)
-        async with engine.begin() as connection:
-            await connection.run_sync(METADATA.create_all)
-        await ask(require_outbox, OUTBOX)
-        assert await ask(dlq_columns_present, DLQ) == set(DLQ.c.keys())
-        async with engine.begin() as connection:
-            for column in ("origin", "resolution"):
-                await connection.execute(text(f"ALTER TABLE outbox_dlq DROP COLUMN {column}"))
-            await connection.execute(text("ALTER TABLE outbox DROP COLUMN last_attempt_at"))
-        present = await ask(dlq_columns_present, DLQ)
-        assert present == set(DLQ.c.keys()) - {"origin", "resolution"}
-        with pytest.raises(SchemaError, match="'outbox' lacks the column 'last_attempt_at'"):
-            await ask(require_outbox, OUTBOX)
-        async with engine.begin() as connection:
-            await connection.execute(text("ALTER TABLE outbox_dlq DROP COLUMN headers"))
-        with pytest.raises(SchemaError, match="'outbox_dlq' lacks the column 'headers'"):
-            await ask(dlq_columns_present, DLQ)
-
-    database.run(body)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ class Page:
         self.path = path
         self._folder = folder
         self._postgres = postgres
-        self._module = types.ModuleType(f"page_{re.sub(r'\W', '_', name_of(path))}")
+        self._module = types.ModuleType("page_" + re.sub(r"\W", "_", name_of(path)))
         self._loop = asyncio.Runner()
         self.ran = 0
 
@@ -163,7 +163,9 @@ def _pip(arguments: list[str], _folder: Path) -> None:
 def _make(arguments: list[str], _folder: Path) -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
     for argument in arguments:
-        if "=" not in argument and not re.search(rf"^{re.escape(argument)}:", makefile, re.M):
+        if "=" not in argument and not re.search(
+            rf"^{re.escape(argument)}:", makefile, re.MULTILINE
+        ):
             raise Broken(f"there is no target {argument!r} in the Makefile")
 
 

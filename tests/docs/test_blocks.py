@@ -1,6 +1,5 @@
 """Every code block of the documents runs, page by page, in its order."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -101,4 +100,4 @@ def test_a_url_of_postgresql_is_the_tests_own(tmp_path, monkeypatch, page_postgr
 def test_commands_run_in_the_pages_directory(tmp_path, page_postgres):
     text = "```sh\noutlast demo --seconds 30 --file shop.db\nsqlite3 shop.db 'select 1'\n```\n"
     Page(planted(tmp_path, text), tmp_path, page_postgres).run()
-    assert os.path.exists(tmp_path / "shop.db")
+    assert (tmp_path / "shop.db").exists()

@@ -510,3 +510,27 @@ def test_a_timer_fires(database):
         assert got == [2, 1]
 
     database.run(body)
+
+
+def test_a_late_subscriber_that_cannot_begin(sqlite):
+    """A first subscriber that fails to start leaves the broker able to start the next."""
+
+    async def body(engine):
+        heard = Heard()
+        broker, got = broker_on(engine, metrics_recorder=heard), []
+        async with broker:
+            subscriber = broker.subscriber("q")
+
+            @subscriber
+            async def handle(body: int) -> None:
+                got.append(body)
+
+            with pytest.raises(SchemaError):
+                await subscriber.start()
+            await create(engine, broker)
+            await subscriber.start()
+            await publish(engine, broker, 1, queue="q")
+            await heard.closed()
+        assert got == [1]
+
+    sqlite.run(body)

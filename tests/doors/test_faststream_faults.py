@@ -320,8 +320,15 @@ def test_nothing_prunes_dead_letters():
 
     async def main():
         broker = broker_on()
+        hour = timedelta(hours=1).total_seconds()
 
-        @broker.subscriber("q", retry_strategy=NoRetry())
+        @broker.subscriber(
+            "q",
+            retry_strategy=NoRetry(),
+            min_fetch_interval=hour,
+            max_fetch_interval=hour,
+            lease_ttl_seconds=2 * hour,
+        )
         async def handle(body: int) -> None:
             raise RuntimeError
 
@@ -330,8 +337,8 @@ def test_nothing_prunes_dead_letters():
         async with test_broker:
             await broker.publish(1, queue="q")
             before = virtual.now()
-            await asyncio.sleep(timedelta(days=1).total_seconds())
-        assert virtual.now() - before >= timedelta(days=1)
+            await asyncio.sleep(timedelta(days=30).total_seconds())
+        assert virtual.now() - before >= timedelta(days=30)
         assert len(test_broker.fake_client.dlq_rows) == 1
 
     virtual.run(main())

@@ -12,9 +12,11 @@ from outlast.stores.postgres.statements import Statements
 from outlast.tables import make_dlq_table, make_outbox_table
 
 Shape = Literal["ready", "ahead", "leased", "queues"]
-Statistics = Literal["empty", "churned", "in hand", "tiny", "fresh"]
-"""When the table was analysed: while empty, when 80,000 messages had come and gone, while every
-row was leased, when it had 100 rows, or now."""
+Statistics = Literal["empty", "churned", "vacuumed", "in hand", "tiny", "fresh"]
+"""When the table was analysed: while empty; when 80,000 messages had come and gone, before or after
+a vacuum; when each row was leased; when it had 100 rows; now."""
+
+CHURNED = 80_000
 
 QUEUES = 1_000
 READY_BEHIND = 2_000
@@ -90,16 +92,30 @@ async def insert(
 
 async def analyse_first(engine: AsyncEngine, statistics: Statistics) -> None:
     """Bring the planner to its wrong belief."""
-    if statistics == "churned":
-        await churn(engine, 80_000)
+    if statistics in {"churned", "vacuumed"}:
+        await churn(engine, CHURNED)
     elif statistics == "in hand":
         async with engine.begin() as connection:
-            await insert(connection, 1_000, token="gen_random_uuid()", leased_at=_FRESH_LEASE)
+            await insert(
+                connection,
+                1_000,
+                queue="'elsewhere'",
+                token="gen_random_uuid()",
+                leased_at=_FRESH_LEASE,
+            )
     elif statistics == "tiny":
         async with engine.begin() as connection:
-            await insert(connection, 100)
+            await insert(connection, 100, queue="'elsewhere'")
+    if statistics == "vacuumed":
+        # a queue that is never quite empty keeps its pages
+        await vacuum(engine, "TRUNCATE off")
     await execute(engine, "ANALYZE outbox, outbox_dlq")
-    await execute(engine, "DELETE FROM outbox")
+
+
+async def vacuum(engine: AsyncEngine, *options: str) -> None:
+    async with engine.connect() as connection:
+        alone = await connection.execution_options(isolation_level="AUTOCOMMIT")
+        await alone.execute(text(f"VACUUM ({', '.join(options)}) outbox"))
 
 
 async def churn(engine: AsyncEngine, rows: int) -> None:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from outlast.faststream.client import AbstractOutboxClient
+    from outlast.faststream.fake_client import FakeOutboxClient
 
 
 class _BatchCommand(OutboxPublishCommand):
@@ -55,6 +56,9 @@ class OutboxBroker(
     BrokerUsecase[OutboxInnerMessage, Any, OutboxBrokerConfig],
 ):
     """Publishes into an outbox table, and consumes it."""
+
+    fake_client: "FakeOutboxClient"
+    """There while a test broker is active."""
 
     def __init__(
         self,

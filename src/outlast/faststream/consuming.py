@@ -69,6 +69,8 @@ class Consuming:
     def prepare(self) -> None:
         """Make the engine, so that subscribers can be added before it starts."""
         self._has_subscribers = False
+        # a lock belongs to the loop it was waited for in
+        self._opening = asyncio.Lock()
         self._engine = Engine(
             self._store(), self._options, emit=self._emit, log=self._log, logger=self._logger
         )

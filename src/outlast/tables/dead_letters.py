@@ -105,3 +105,7 @@ def make_dlq_table(metadata: MetaData, table_name: str = "outbox_dlq") -> Table:
         Index(conv(original), "original_id"),
         sqlite_autoincrement=True,
     )
+
+
+DLQ_COLUMNS: tuple[str, ...] = tuple(make_dlq_table(MetaData()).c.keys())
+"""Every column of a dead-letter table of ours."""

@@ -101,3 +101,7 @@ def make_outbox_table(metadata: MetaData, table_name: str = "outbox") -> Table:
         partial(timer, TIMED, "queue", "timer_id", unique=True),
         sqlite_autoincrement=True,
     )
+
+
+OUTBOX_COLUMNS: tuple[str, ...] = tuple(make_outbox_table(MetaData()).c.keys())
+"""Every column of an outbox; all of them are needed."""

@@ -12,33 +12,8 @@ from sqlalchemy import Table
 from outlast.model.errors import SchemaError, UnsupportedDatabase
 from outlast.stores.postgres.statements import qualified
 from outlast.stores.postgres.wire import Wire
-
-OUTBOX_COLUMNS = (
-    "id",
-    "queue",
-    "payload",
-    "headers",
-    "attempts_count",
-    "deliveries_count",
-    "created_at",
-    "next_attempt_at",
-    "first_attempt_at",
-    "last_attempt_at",
-    "acquired_at",
-    "acquired_token",
-    "timer_id",
-)
-DLQ_COLUMNS = (
-    "original_id",
-    "queue",
-    "payload",
-    "headers",
-    "deliveries_count",
-    "created_at",
-    "failed_at",
-    "failure_reason",
-    "last_exception",
-)
+from outlast.tables.dead_letters import REQUIRED_COLUMNS
+from outlast.tables.outbox import OUTBOX_COLUMNS
 
 _COLUMNS = (
     "select c.relkind::text, exists (select from pg_inherits h where h.inhparent = c.oid), "
@@ -93,7 +68,7 @@ async def check_outbox(wire: Wire, table: Table, seconds: float) -> None:
 async def check_dead_letters(wire: Wire, table: Table, seconds: float) -> frozenset[str]:
     """The columns the dead-letter table has; those of S0 are needed."""
     _, _, columns = await _describe(wire, table, seconds)
-    _require(table, DLQ_COLUMNS, columns)
+    _require(table, REQUIRED_COLUMNS, columns)
     return frozenset(columns)
 
 

@@ -29,6 +29,10 @@ def _pair(alias: str) -> str:
 
 _PAIR = _pair("t")
 
+_LOCKED = "t.id = any(array(select l.id from l))"
+"""The rows that `_skipping` locked. An array, because a join lets a planner that believes the table
+empty read all of it."""
+
 ANSWER = (
     "select count(*), case when count(*) <> cardinality($1) then array_agg(id) end, "
     "case when count(*) <> cardinality($1) then array_agg(tok) end from d"
@@ -159,18 +163,13 @@ class Statements:
             "returning t.id, a.tok"
         )
         skipping: Callable[[str], str] = lambda write: _skipping(t, write)  # noqa: E731
-        self.ack_skipping = skipping(
-            f"delete from {t} t using l where t.id = l.id returning t.id, l.tok"
-        )
+        self.ack_skipping = skipping(f"delete from {t} t where {_LOCKED} returning t.id")
         self.extend_skipping = skipping(
-            f"update {t} t set acquired_at = now() from l where t.id = l.id returning t.id, l.tok"
+            f"update {t} t set acquired_at = now() where {_LOCKED} returning t.id"
         )
-        self.release_skipping = skipping(
-            f"update {t} t set {back} from l where t.id = l.id returning t.id, l.tok"
-        )
+        self.release_skipping = skipping(f"update {t} t set {back} where {_LOCKED} returning t.id")
         self.retry_skipping = skipping(
-            f"update {t} t set {later} from l join {entries} on a.id = l.id and a.tok = l.tok "
-            "where t.id = l.id returning t.id, l.tok"
+            f"update {t} t set {later} from {entries} where {_LOCKED} and {same} returning t.id"
         )
 
     def _letters(self, t: str, dlq: str, present: frozenset[str]) -> None:
@@ -194,7 +193,7 @@ class Statements:
             f"{insert} {ANSWER}"
         )
         self.bury_skipping = _skipping(
-            t, f"delete from {t} t using l where t.id = l.id returning {row}, l.tok", insert
+            t, f"delete from {t} t where {_LOCKED} returning {row}, t.acquired_token tok", insert
         )
 
 
@@ -209,7 +208,7 @@ def _skipping(t: str, write: str, *more: str) -> str:
         f"with l as materialized (select o.id, o.acquired_token tok from {t} o where {_pair('o')} "
         f"for update of o skip locked), d as ({write}){rest} "
         "select u.i, u.k, d.id is not null, d.id is null and o.id is not null "
-        f"from {_UNNEST_PAIRS} left join d on d.id = u.i and d.tok = u.k "
+        f"from {_UNNEST_PAIRS} left join (d join l on l.id = d.id) on d.id = u.i and l.tok = u.k "
         f"left join {t} o on o.id = u.i and o.id = any($1::bigint[]) "
         f"and coalesce(o.acquired_token, {_ZERO}) = u.k"
     )

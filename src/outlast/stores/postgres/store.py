@@ -20,6 +20,7 @@ from outlast.stores.postgres import claims, failures, opening, settles
 from outlast.stores.postgres.statements import Statements
 from outlast.stores.postgres.wire import Wire
 from outlast.tables import channel_name
+from outlast.tables.dead_letters import DLQ_COLUMNS
 
 OPEN_SECONDS = 10.0
 _STEP_SECONDS = 5.0
@@ -86,7 +87,7 @@ class PostgresStore:
 
     def _tell_missing(self, columns: frozenset[str]) -> None:
         assert self._dlq is not None
-        missing = [column.name for column in self._dlq.columns if column.name not in columns]
+        missing = [name for name in DLQ_COLUMNS if name not in columns]
         if missing:
             _logger.info(
                 "table %s lacks optional columns, which are not recorded: %s",

@@ -33,6 +33,11 @@ SETTINGS = (
     "SET enable_bitmapscan = off",
     f"SET lock_timeout = {LOCK_TIMEOUT_MS}",
 )
+_EVERY_TYPE = (
+    "SELECT $1::uuid[], $2::text[], $3::integer[], $4::bigint[], $5::float8[], $6::timestamptz[]"
+)
+"""Of the statements' parameters and answers, what the driver does not know by itself."""
+
 COMMIT_WITHOUT_WAITING = "SET synchronous_commit = off"
 
 
@@ -88,12 +93,19 @@ class Wire:
     async def settle_in(self, seconds: float) -> None:
         """Set what this line needs, once."""
         if self.is_pooled:
-            _keep_jit(self.connection)
+            await self._learn_types(self.connection, seconds)
             return
         settings = [*SETTINGS, f"SET application_name = 'outlast {self._line}'"]
         if not self._durable:
             settings.append(COMMIT_WITHOUT_WAITING)
         await self.connection.execute("; ".join(settings), timeout=seconds)
+
+    @staticmethod
+    async def _learn_types(connection: "asyncpg.Connection[Any]", seconds: float) -> None:
+        # to look up a type, asyncpg switches jit off and on again: through a pooler that may be
+        # two servers, and a stranger keeps the setting. A transaction stays on one.
+        async with asyncio.timeout(seconds), connection.transaction():
+            await connection.fetch(_EVERY_TYPE, *[None] * _EVERY_TYPE.count("$"))
 
     async def close(self) -> None:
         """Never raises, never hangs."""
@@ -128,6 +140,8 @@ class Wire:
             except failures.STALE_PLAN:
                 self._prepared = {}
                 await connection.reload_schema_state()
+                if self.is_pooled:
+                    await self._learn_types(connection, timeout)
                 rows = await self._run(connection, sql, arguments, timeout)
         except TimeoutError:
             raise self._timed_out(connection, timeout) from None
@@ -165,13 +179,3 @@ class Wire:
             f"no answer on the {self._line} connection within {timeout:.1f} s",
             timed_out=not connection.is_closed(),
         )
-
-
-def _keep_jit(connection: Any) -> None:
-    """To look up a type asyncpg switches jit off and on again in two transactions of their own:
-    through a pooler on two servers, and a stranger keeps the setting. It has no public way to ask
-    for less; without this attribute there is nothing to prevent.
-    """
-    capabilities = getattr(connection, "_server_caps", None)
-    if hasattr(capabilities, "jit"):
-        connection._server_caps = capabilities._replace(jit=False)  # noqa: SLF001

@@ -4,7 +4,6 @@ In: an engine or connection, and the tables. Out: advice, or one `SchemaError` t
 finding. Reads the catalogue only; never issues DDL, never repairs.
 """
 
-from outlast.stores.schema.present import dlq_columns_present, require_outbox
 from outlast.stores.schema.validate import validate_schema
 
-__all__ = ["dlq_columns_present", "require_outbox", "validate_schema"]
+__all__ = ["validate_schema"]

@@ -18,6 +18,7 @@ from outlast.model.errors import Disconnected, RowLocked, SchemaError, Unsupport
 from outlast.stores.sqlite.connection import DatabaseConnection, Hop
 from outlast.stores.sqlite.names import Names
 from outlast.tables.dead_letters import REQUIRED_COLUMNS
+from outlast.tables.outbox import OUTBOX_COLUMNS
 
 _log = logging.getLogger("outlast.stores.sqlite")
 
@@ -28,22 +29,6 @@ _OPEN_SECONDS = 10.0
 _LOCK_WAIT_MS = 300
 _WAL_TRIES = 20
 _WAL_PAUSE_SECONDS = 0.1
-
-OUTBOX_COLUMNS = (
-    "id",
-    "queue",
-    "payload",
-    "headers",
-    "attempts_count",
-    "deliveries_count",
-    "created_at",
-    "next_attempt_at",
-    "first_attempt_at",
-    "last_attempt_at",
-    "acquired_at",
-    "acquired_token",
-    "timer_id",
-)
 
 
 async def open_connection(engine: AsyncEngine, names: Names) -> DatabaseConnection:

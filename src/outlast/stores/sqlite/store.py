@@ -24,6 +24,7 @@ from outlast.stores.sqlite.letters import Letters
 from outlast.stores.sqlite.names import Names
 from outlast.stores.sqlite.opening import check_tables, open_connection
 from outlast.stores.sqlite.settles import Settles
+from outlast.tables.dead_letters import DLQ_COLUMNS
 
 T = TypeVar("T")
 
@@ -81,7 +82,7 @@ class SqliteStore:
         self._connection = connection
         if self._dlq is not None:
             self._letters = Letters(self._names, columns)
-            missing = [column.name for column in self._dlq.columns if column.name not in columns]
+            missing = [name for name in DLQ_COLUMNS if name not in columns]
             if missing:
                 _log.info(
                     "table %s lacks optional columns, which are not recorded: %s",
