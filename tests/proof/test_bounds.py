@@ -162,12 +162,12 @@ def test_late_commit_under_backlog(postgres_scene: Callable[..., Scene]) -> None
 
     async def body(bench: Bench) -> None:
         for _ in range(5):
+            before = len(bench.runs)
             async with bench.database.connect() as late:
                 waiting = await bench.insert(late)
                 async with bench.database.begin() as connection:
                     rows = [(b"{}", None)] * 2_000
                     await OutboxWriter(outbox).insert_batch(connection, queue=QUEUE, rows=rows)
-                before = len(bench.runs)
                 await bench.until_runs(before + 300)
                 await late.commit()
             committed = time.monotonic()

@@ -44,7 +44,7 @@ def test_a_lost_lease_is_a_warning_with_its_facts_as_extra(caplog):
         (events.SETTLE_UNKNOWN, logging.WARNING, {**ROW, "phase": "retry"}),
         (events.UNSETTLED, logging.WARNING, ROW),
         (events.DISPATCH_ABANDONED, logging.WARNING, {**ROW, "duration_seconds": 1.0}),
-        (events.DRAIN_TIMEOUT, logging.WARNING, {**ROW, "drain_timeout_seconds": 15.0}),
+        (events.DRAIN_TIMEOUT, logging.DEBUG, {**ROW, "drain_timeout_seconds": 15.0}),
         (events.NACKED_TERMINAL, logging.INFO, {**ROW, "reason": "retry_terminal"}),
         (events.NACKED_TERMINAL, logging.WARNING, {**ROW, "reason": "max_deliveries"}),
         (events.RELEASED, logging.DEBUG, ROW),

@@ -24,10 +24,11 @@ _LEVELS: Final[Mapping[str, int]] = {
     events.DISPATCH_ABANDONED: logging.WARNING,
     # the engine has told it as an ERROR, with what the database said
     events.DLQ_WRITE_FAILED: logging.DEBUG,
+    # likewise, with the number of rows
+    events.DRAIN_TIMEOUT: logging.DEBUG,
     events.SETTLE_UNKNOWN: logging.WARNING,
     events.UNSETTLED: logging.WARNING,
     events.RELEASED: logging.DEBUG,
-    events.DRAIN_TIMEOUT: logging.WARNING,
 }
 
 _TEXTS: Final[Mapping[str, str]] = {

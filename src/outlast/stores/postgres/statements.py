@@ -97,14 +97,14 @@ class Statements:
             f"select {ROW} from {t} t where t.queue = any($1::text[]) and t.acquired_token = $2"
         )
         self.backend_is_gone = "select not exists (select from pg_stat_activity where pid = $1)"
+        # one scan by id each and no join: a planner that trusts its statistics repeats the scan
+        # for every row of the other side
+        ttl = "make_interval(secs => ($3::float8[])[array_position($2::bigint[], o.id)])"
         self.take_over = (
-            f"with l as materialized (select o.id from {t} o join unnest($2::bigint[], "
-            "$3::float8[]) a(id, ttl) on a.id = o.id where o.id = any($2::bigint[]) "
-            "and o.acquired_at not between now() - make_interval(secs => a.ttl) "
-            "and now() + make_interval(secs => a.ttl) for update of o skip locked) "
-            f"update {t} t set acquired_token = $1, acquired_at = now(), "
-            "deliveries_count = t.deliveries_count + 1 from l "
-            f"where t.id = any($2::bigint[]) and t.id = l.id returning {ROW}"
+            f"with l as materialized (select o.id from {t} o where o.id = any($2::bigint[]) "
+            f"and o.acquired_at not between now() - {ttl} and now() + {ttl} "
+            f"for update skip locked) update {t} t set acquired_token = $1, acquired_at = now(), "
+            f"deliveries_count = t.deliveries_count + 1 where {_LOCKED} returning {ROW}"
         )
         self.peek = (
             "select q.name, extract(epoch from p.next_attempt_at - now())::float8, now() "
