@@ -26,6 +26,7 @@ class Plan:
     """One executed plan."""
 
     root: dict[str, Any]
+    ms: float = 0
 
     @property
     def nodes(self) -> Iterator[dict[str, Any]]:
@@ -149,7 +150,7 @@ class MeasuredLine:
             await connection.execute("DEALLOCATE measured")
         # the engine may have given the connection a codec for JSON
         found = json.loads(answer) if isinstance(answer, str) else answer
-        return Plan(found[0]["Plan"])
+        return Plan(found[0]["Plan"], found[0]["Execution Time"])
 
     @asynccontextmanager
     async def rolled_back(self) -> Any:

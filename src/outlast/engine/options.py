@@ -8,20 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from outlast.policy.names import check_queue
 from outlast.policy.retry import default_strategy
-
-QUEUE_CHARS_MAX = 255
-
-
-def check_queue(queue: object) -> str:
-    """A queue name, or the error that says what is wrong with it."""
-    if not isinstance(queue, str):
-        raise TypeError(f"queue must be a str, got {type(queue).__name__}: {queue!r}")
-    if not queue:
-        raise ValueError("queue must be non-empty")
-    if len(queue) > QUEUE_CHARS_MAX:
-        raise ValueError(f"queue must have at most {QUEUE_CHARS_MAX} characters, got {len(queue)}")
-    return queue
 
 
 def _count(name: str, value: object) -> None:

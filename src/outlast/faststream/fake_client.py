@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
 from outlast.faststream.client import AbstractOutboxClient
+from outlast.policy.names import check_queue
 from outlast.publish.arguments import (
     check_activation,
     check_limit,
-    check_queue,
     check_session,
     check_timer,
 )

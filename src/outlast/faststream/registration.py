@@ -6,8 +6,9 @@ from typing import Any
 
 from faststream import AckPolicy
 
-from outlast.engine.options import SubscriptionOptions, check_queue
+from outlast.engine.options import SubscriptionOptions
 from outlast.faststream.callers import warn
+from outlast.policy.names import check_queue
 from outlast.policy.retry import NoRetry, default_strategy
 
 _DELIVERIES_FOR_A_CRASH_BESIDE = 3

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from faststream import AckPolicy
 
-from outlast.engine.options import check_queue
 from outlast.faststream.config import (
     OutboxBrokerConfig,
     OutboxPublisherConfig,
@@ -23,6 +22,7 @@ from outlast.faststream.specification import (
 )
 from outlast.faststream.subscriber import OutboxSubscriber
 from outlast.faststream.upstream import Registrator
+from outlast.policy.names import check_queue
 from outlast.policy.retry import RetryStrategyProto
 
 if TYPE_CHECKING:

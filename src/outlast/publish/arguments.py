@@ -9,14 +9,13 @@ from typing import Any, Literal, get_args
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
+from outlast.policy.names import check_name, check_queue
 from outlast.tables.instant import DELAY_MAX
 
 TimerConflict = Literal["ignore", "extend"]
 """What happens when a live message has the timer already: leave it, or move it to a later time."""
 
 SessionOrConnection = AsyncSession | AsyncConnection
-
-NAME_CHARS_MAX = 255
 
 
 def check_arguments(
@@ -36,7 +35,7 @@ def check_arguments(
         check_session(context, session)
     check_queue(queue)
     if timer_id is not None:
-        _check_name("timer_id", timer_id)
+        check_name("timer_id", timer_id)
     check_timer_conflict(timer_id, timer_conflict)
 
 
@@ -86,15 +85,6 @@ def check_session(context: str, session: object) -> None:
         )
 
 
-def check_queue(queue: object) -> str:
-    """The name of a queue."""
-    if not isinstance(queue, str):
-        raise TypeError(f"queue must be a str, got {queue!r} ({type(queue).__name__})")
-    if not queue:
-        raise ValueError("queue must be non-empty")
-    return _check_name("queue", queue)
-
-
 def check_timer_conflict(timer_id: object, timer_conflict: object) -> None:
     """Which of the known rules, and only where there is a timer."""
     known = get_args(TimerConflict)
@@ -112,7 +102,7 @@ def check_timer_conflict(timer_id: object, timer_conflict: object) -> None:
 def check_timer(queue: object, timer_id: object) -> None:
     """The name of a timer, to cancel it."""
     check_queue(queue)
-    _check_name("timer_id", timer_id)
+    check_name("timer_id", timer_id)
 
 
 def check_limit(limit: object) -> int:
@@ -134,17 +124,3 @@ def check_one_body(count: int, **single: Any) -> None:
                 f"{name} belongs to one message and this is a batch of {count}; publish them one "
                 f"by one, or leave {name} out",
             )
-
-
-def _check_name(field: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{field} must be a str, got {value!r} ({type(value).__name__})")
-    if len(value) > NAME_CHARS_MAX:
-        raise ValueError(f"{field} must have at most {NAME_CHARS_MAX} characters, got {len(value)}")
-    if "\x00" in value:
-        raise ValueError(f"{field} must not contain a NUL character, got {value!r}")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"{field} must not contain a lone surrogate, got {value!r}") from None
-    return value

@@ -13,11 +13,11 @@ from typing import Any, Protocol
 from sqlalchemy import Executable, Table
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from outlast.policy.names import check_queue
 from outlast.publish.arguments import (
     SessionOrConnection,
     TimerConflict,
     check_limit,
-    check_queue,
     check_session,
     check_timer,
 )
