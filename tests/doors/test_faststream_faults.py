@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 from faststream.exceptions import RejectMessage
@@ -236,9 +237,11 @@ def test_a_dead_letter_notifies_nobody(postgres):
 
     async def body(engine):
         heard, notified = Heard(), []
+        # channels are the database's: other tests may send on them at the same time
+        queue, last = f"q {uuid4()}", f"last {uuid4()}"
         broker = broker_on(engine, metrics_recorder=heard)
 
-        @broker.subscriber("q", retry_strategy=NoRetry())
+        @broker.subscriber(queue, retry_strategy=NoRetry())
         async def handle(body: int) -> None:
             raise RuntimeError
 
@@ -248,20 +251,20 @@ def test_a_dead_letter_notifies_nobody(postgres):
 
             def hear(_connection, _pid, channel, payload):
                 notified.append((channel, payload))
-                if channel == "last":
+                if payload == last:
                     listened.set()
 
             for channel in ("outbox_outbox", "outbox_outbox_dlq", "outbox_dlq", "last"):
                 await driver.add_listener(channel, hear)
-            await publish(engine, broker, 1, queue="q")
+            await publish(engine, broker, 1, queue=queue)
             await heard.closed()
             async with engine.begin() as other:
-                await other.execute(text("NOTIFY last"))
+                await other.execute(text(f"NOTIFY last, '{last}'"))
             async with asyncio.timeout(PATIENCE):
                 await listened.wait()
         assert heard.of("dlq_written")
-        ours = [found for found in notified if found[1] in {"q", ""}]
-        assert ours == [("outbox_outbox", "q"), ("last", "")]
+        ours = [found for found in notified if found[1] in {queue, last}]
+        assert ours == [("outbox_outbox", queue), ("last", last)]
 
     postgres.run(body)
 
