@@ -133,8 +133,14 @@ class Audit:
             what = line["e"]
             if what == "start":
                 run = Run(
-                    line["m"], line["row"], line["token"], line["acquired"], line["due"],
-                    line["attempts"], line["sum"], line["at"],
+                    line["m"],
+                    line["row"],
+                    line["token"],
+                    line["acquired"],
+                    line["due"],
+                    line["attempts"],
+                    line["sum"],
+                    line["at"],
                 )
                 runs[line["token"], line["row"]] = run
                 self._runs[run.message].append(run)
@@ -162,7 +168,9 @@ class Audit:
                 self._witness[row.message] = row
             for row in await connection.execute(select(dlq.c.payload, dlq.c.original_id)):
                 self._dead.append((_name(row.payload), row.original_id, checksum(row.payload)))
-            self._live = [_name(p) for p in (await connection.execute(select(outbox.c.payload))).scalars()]
+            self._live = [
+                _name(p) for p in (await connection.execute(select(outbox.c.payload))).scalars()
+            ]
         await engine.dispose()
 
     # -- checks
@@ -251,18 +259,21 @@ class Audit:
                 for at, other in self._claimed[row_id]:
                     later = at < line["sent"] and other != token
                     mine = [when for when, own in self._claimed[row_id] if own == token]
-                    if later and mine and max(mine) < at and not self._crashed_between(
-                        max(mine), line["at"]
+                    if (
+                        later
+                        and mine
+                        and max(mine) < at
+                        and not self._crashed_between(max(mine), line["at"])
                     ):
-                        self._add("stale settle", f"row {row_id}: {line['what']} under an old token")
+                        self._add(
+                            "stale settle", f"row {row_id}: {line['what']} under an old token"
+                        )
         for row_id, count in ended.items():
             if count > 1:
                 self._add("double terminal", f"row {row_id}: left the queue {count} times")
 
     def _crashed_between(self, start: float, end: float) -> bool:
-        return any(
-            start <= up and end >= down - UNFLUSHED_SECONDS for down, up in self._crashes
-        )
+        return any(start <= up and end >= down - UNFLUSHED_SECONDS for down, up in self._crashes)
 
 
 def _name(payload: bytes) -> str:

@@ -67,8 +67,17 @@ class Cluster:
         # the server inherits no pipe of ours, else reading pg_ctl's output would never end
         log = str(self.folder / "log")
         command = as_server_user(
-            str(self._binaries / "pg_ctl"), "-D", str(self.folder / "data"), "-o", options,
-            "-l", log, "-w", "-t", "60", "start",
+            str(self._binaries / "pg_ctl"),
+            "-D",
+            str(self.folder / "data"),
+            "-o",
+            options,
+            "-l",
+            log,
+            "-w",
+            "-t",
+            "60",
+            "start",
         )
         done = subprocess.run(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=90, check=False

@@ -8,6 +8,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -23,9 +24,10 @@ from tests.crash.scene import QUEUE, dlq, outbox
 class Mutant:
     """A store with a bug; `database` for statements of its own."""
 
-    def __init__(self, inner: Any, database: AsyncEngine) -> None:
+    def __init__(self, inner: Any, database: AsyncEngine, folder: Path) -> None:
         self.inner = inner
         self.database = database
+        self.marker = folder / "marker"
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -48,19 +50,26 @@ class BuryInTwoTransactions(Mutant):
         async with self.database.begin() as connection:
             for letter in letters:
                 rows = select(
-                    outbox.c.id, outbox.c.queue, outbox.c.payload, outbox.c.deliveries_count,
+                    outbox.c.id,
+                    outbox.c.queue,
+                    outbox.c.payload,
+                    outbox.c.deliveries_count,
                     outbox.c.created_at,
                 ).where(outbox.c.id == letter.id)
                 row = (await connection.execute(rows)).one()
                 values = {
-                    "original_id": row.id, "queue": row.queue, "payload": row.payload,
-                    "deliveries_count": row.deliveries_count, "created_at": row.created_at,
-                    "failed_at": row.created_at, "failure_reason": letter.reason,
+                    "original_id": row.id,
+                    "queue": row.queue,
+                    "payload": row.payload,
+                    "deliveries_count": row.deliveries_count,
+                    "created_at": row.created_at,
+                    "failed_at": row.created_at,
+                    "failure_reason": letter.reason,
                 }
                 await connection.execute(insert(dlq).values(values))
-        marker = os.environ.get("OUTLAST_CRASH_MARKER", "")
-        if marker and not os.path.exists(marker):
-            open(marker, "w").close()
+        if not self.marker.exists():
+            # once: the process that takes the row over goes through
+            self.marker.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         pairs = [(letter.id, letter.token) for letter in letters]
         return await self.inner.ack(pairs, timeout, skip=skip)
@@ -133,10 +142,12 @@ STORES: dict[str, type[Mutant]] = {
 }
 
 
-def plant(name: str | None, store: Any, deliver: Any, database: AsyncEngine) -> tuple[Any, Any]:
+def plant(
+    name: str | None, store: Any, deliver: Any, database: AsyncEngine, folder: Path
+) -> tuple[Any, Any]:
     """The store and handler of a worker, with the bug of this name."""
     if name in STORES:
-        return STORES[name](store, database), deliver
+        return STORES[name](store, database, folder), deliver
     if name == "ack_on_cancel":
         return store, ack_on_cancel(deliver)
     return store, deliver

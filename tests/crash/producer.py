@@ -1,23 +1,23 @@
 """A producer process: transactions with messages and their witness rows, some of them undone.
 
-`python -m tests.crash.producer FILE`. Writes what it intends before each transaction, and how the
+Writes what it intends before each transaction, and how the
 transaction ended after it. Seeded by its name.
 """
 
 import asyncio
 import logging
 import random
-import sys
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from outlast.publish.run import OutboxWriter
 from tests.crash.ledger import Ledger
-from tests.crash.scene import QUEUE, Scene, body, checksum, load, outbox, witness
-from tests.crash.worker import die_with_parent
+from tests.crash.scene import QUEUE, Scene, body, checksum, outbox, witness
+
+_logger = logging.getLogger("producer")
 
 KINDS = ("ok", "once", "always", "reject")
 WEIGHTS = (82, 10, 5, 3)
@@ -76,9 +76,8 @@ class Producer:
                     await asyncio.sleep(self._random.uniform(0.0, longest))
                 await connection.commit()
         except (SQLAlchemyError, OSError) as error:
-            known = isinstance(error, DBAPIError) and not error.connection_invalidated
             self._ledger.write("outcome", tx=name, how="unknown", why=repr(error)[:300])
-            logging.warning("transaction %s (%s): %r", name, known, error)
+            _logger.warning("transaction %s: %r", name, error)
             await asyncio.sleep(0.3)
             return 0
         self._ledger.write("outcome", tx=name, how="committed", count=count)
@@ -121,9 +120,7 @@ class Producer:
             if message["delay"]:
                 await self._publish(connection, message)
 
-    async def _testify(
-        self, connection: AsyncConnection, messages: list[dict[str, Any]]
-    ) -> None:
+    async def _testify(self, connection: AsyncConnection, messages: list[dict[str, Any]]) -> None:
         rows = [{k: v for k, v in m.items() if k != "payload"} for m in messages]
         await connection.execute(witness.insert(), rows)
 
@@ -138,12 +135,7 @@ class Producer:
         )
 
 
-async def produce(scene: Scene, role: dict[str, Any]) -> None:
+async def main(scene: Scene, role: dict[str, Any]) -> None:
     database = scene.engine(pool_size=2)
     await Producer(scene, role, database).run()
     await database.dispose()
-
-
-if __name__ == "__main__":
-    die_with_parent()
-    asyncio.run(produce(*load(sys.argv[1])))

@@ -55,7 +55,7 @@ class Scene:
     max_deliveries: int | None = None
     grace: float = 5.0
     hooked: bool = True
-    """Whether the store is wrapped; without it nothing of the harness is between engine and store."""
+    """Whether the store is wrapped; else nothing of the harness is between it and the engine."""
 
     @property
     def is_postgres(self) -> bool:

@@ -62,3 +62,22 @@ def test_backends_terminated(postgres_scene: Callable[..., Scene]) -> None:
     assert report.is_clean, report
     assert set(report.faults) == {f"terminate {line}" for line in LINES}
     assert report.faults.total() >= len(faults) + 10
+
+
+def test_behind_the_door(scene: Callable[..., Scene]) -> None:
+    """F-C01: the same with the FastStream broker, from outside and in its handler."""
+    faults = interleaved("kill worker", "stop worker", "term worker", "kill worker", count=5)
+    report = Torture(
+        scene=scene(lease=1.5, hooked=False),
+        messages=300,
+        workers=2,
+        worker="door_worker",
+        stages=["handling", "handled"],
+        handler_seconds=0.03,
+        nemesis=faults,
+        pause=(0.2, 0.5),
+        pace=0.1,
+    ).run()
+    print(report)
+    assert report.is_clean, report
+    assert {"kill handling", "kill handled"} <= set(report.faults)

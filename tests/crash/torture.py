@@ -8,7 +8,6 @@ import asyncio
 import itertools
 import random
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from sqlalchemy import func, select
 from tests.crash.audit import Audit, Report
 from tests.crash.hooks import LINES, STAGES
 from tests.crash.ledger import Ledger, read
-from tests.crash.processes import Processes
+from tests.crash.processes import Processes, Started
 from tests.crash.scene import Scene, outbox
 
 
@@ -41,6 +40,8 @@ class Torture:
     pause: tuple[float, float] = (0.3, 1.0)
     pace: float = 0.0
     """Seconds between two transactions of a producer."""
+    worker: str = "worker"
+    """The module of the worker: on the engine, or on the FastStream door."""
     mutant: str | None = None
     producer_mutant: str | None = None
     handler_seconds: float | None = None
@@ -74,11 +75,11 @@ class _Crew:
         self._processes = processes
         self._random = torture._random
         self._traps = iter(torture.stages)
-        self._workers: list[subprocess.Popen[bytes]] = []
-        self._producers: dict[str, tuple[subprocess.Popen[bytes], int]] = {}
-        self._stopped: list[tuple[float, subprocess.Popen[bytes]]] = []
+        self._workers: list[Started] = []
+        self._producers: dict[str, tuple[Started, int]] = {}
+        self._stopped: list[tuple[float, Started]] = []
         self._count_at = 0.0
-        self._asked_to_stop: list[subprocess.Popen[bytes]] = []
+        self._asked_to_stop: list[Started] = []
 
     def run(self, deadline: float, ledger: Ledger) -> None:
         torture = self._torture
@@ -132,14 +133,14 @@ class _Crew:
                 role["at"] = self._random.sample(range(2, 12), self._torture.strikes)
             else:
                 role["at"] = [self._random.randint(1, 12 if stage.startswith("h") else 6)]
-        self._workers.append(self._processes.start("worker", **role))
+        self._workers.append(self._processes.start(self._torture.worker, **role))
 
     def _replace_the_dead(self) -> None:
         for worker in list(self._workers):
             if (code := worker.poll()) is not None:
                 asked = worker in self._asked_to_stop
-                # SIGTERM ends a worker that has not begun yet
-                expected = {0, -signal.SIGTERM} if asked else {-signal.SIGKILL}
+                # SIGTERM ends one that has not begun yet; one that drains may be killed, too
+                expected = {-signal.SIGKILL, *([0, -signal.SIGTERM] if asked else [])}
                 assert code in expected, f"a worker ended with {code}"
                 self._workers.remove(worker)
                 self._hire()
@@ -156,7 +157,7 @@ class _Crew:
     def _wake_the_stopped(self) -> None:
         for at, worker in list(self._stopped):
             if time.monotonic() >= at:
-                worker.send_signal(signal.SIGCONT)
+                worker.send(signal.SIGCONT)
                 self._stopped.remove((at, worker))
 
     def _committed_by(self, name: str) -> int:
@@ -164,8 +165,10 @@ class _Crew:
         return sum(x.get("count", 0) for x in lines if x.get("tx", "").startswith(f"{name}/"))
 
     def _all_began(self) -> bool:
+        """A fault that finds nobody at work is none."""
         lines = read(self._torture.scene.ledger_path)
-        return sum(line["e"] == "ready" for line in lines) >= self._torture.workers
+        at_work = {line["pid"] for line in lines if line["e"] == "start"}
+        return len(at_work) >= self._torture.workers
 
     def _at_rest(self) -> bool:
         if any(p.poll() is None for p, _ in self._producers.values()) or self._stopped:
@@ -188,7 +191,7 @@ class _Crew:
     def _dismiss(self) -> None:
         """What is still in hand is settled or given back; a stop that hangs is an error."""
         for worker in self._workers:
-            worker.send_signal(signal.SIGTERM)
+            worker.send(signal.SIGTERM)
         for worker in self._workers:
             code = worker.wait(self._torture.scene.grace + 10.0)
             # a trap may still strike while it drains
@@ -203,7 +206,7 @@ class _Crew:
             self._random.choice(self._workers).kill()
         elif fault == "term worker":
             worker = self._random.choice(self._workers)
-            worker.send_signal(signal.SIGTERM)
+            worker.send(signal.SIGTERM)
             self._asked_to_stop.append(worker)
         elif fault == "kill producer":
             alive = [p for p, _ in self._producers.values() if p.poll() is None]
@@ -212,7 +215,7 @@ class _Crew:
         elif fault == "stop worker":
             awake = [w for w in self._workers if all(w is not s for _, s in self._stopped)]
             worker = self._random.choice(awake)
-            worker.send_signal(signal.SIGSTOP)
+            worker.send(signal.SIGSTOP)
             self._stopped.append((time.monotonic() + 2 * self._torture.scene.lease, worker))
         elif fault == "crash server":
             assert self._torture.restart_server is not None

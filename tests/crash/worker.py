@@ -1,16 +1,14 @@
 """A worker process: one engine, one handler that does what the message says, a ledger.
 
-`python -m tests.crash.worker FILE`, with a file of `Scene.save`. SIGTERM stops it gracefully.
+Its scene and role come from a file of `Scene.save`. SIGTERM stops it gracefully.
 """
 
 import asyncio
-import ctypes
 import json
 import logging
 import os
 import random
 import signal
-import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -25,14 +23,16 @@ from outlast.policy.verdict import Verdicts
 from tests.crash import mutants
 from tests.crash.hooks import HookedStore, Trap
 from tests.crash.ledger import Ledger
-from tests.crash.scene import QUEUE, RETRY_SECONDS, Scene, checksum, load
+from tests.crash.scene import QUEUE, RETRY_SECONDS, Scene, checksum
 
 ATTEMPTS_MAX = 2
 """Of a message whose handler always fails."""
 
+_logger = logging.getLogger("worker")
+
 STARTS_MAX = 30
 
-_verdicts = Verdicts(ConstantRetry(delay_seconds=RETRY_SECONDS, max_attempts=ATTEMPTS_MAX), "handle")
+VERDICTS = Verdicts(ConstantRetry(delay_seconds=RETRY_SECONDS, max_attempts=ATTEMPTS_MAX), "handle")
 
 
 class Rejected(Exception):
@@ -48,6 +48,14 @@ class Handler:
         self._random = random.Random(os.getpid())
 
     async def __call__(self, delivery: Delivery) -> Outcome:
+        try:
+            await self.run(delivery)
+        except Rejected as refusal:
+            return VERDICTS.rejected(refusal)
+        return ACK
+
+    async def run(self, delivery: Delivery) -> None:
+        """The handler proper."""
         told = json.loads(delivery.payload)
         facts = {"row": delivery.id, "token": delivery.token.hex, "m": told["m"]}
         self._ledger.write(
@@ -65,15 +73,11 @@ class Handler:
         except asyncio.CancelledError:
             self._ledger.write("end", **facts, how="cancelled")
             raise
-        except Rejected as refusal:
-            self._ledger.write("end", **facts, how="fail")
-            return _verdicts.rejected(refusal)
         except Exception:
             self._ledger.write("end", **facts, how="fail")
             raise
         self._ledger.write("end", **facts, how="ok")
         self._trap.reach("handled")
-        return ACK
 
     async def _work(self, told: dict[str, Any], delivery: Delivery) -> None:
         kind = told["k"]
@@ -107,26 +111,29 @@ def build(
         max_fetch_interval=scene.max_fetch,
         lease_ttl_seconds=scene.lease,
         max_deliveries=scene.max_deliveries,
-        retry_strategy=_verdicts.strategy,
+        retry_strategy=VERDICTS.strategy,
     )
-    engine.subscribe("handle", options, deliver, _verdicts)
+    engine.subscribe("handle", options, deliver, VERDICTS)
     return engine
 
 
-async def work(scene: Scene, role: dict[str, Any]) -> None:
+async def main(scene: Scene, role: dict[str, Any]) -> None:
     """Until SIGTERM."""
     asked_to_stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asked_to_stop.set)
     ledger = scene.ledger()
     trap = Trap(ledger, role.get("stage"), role.get("at", ()), scene.dsn)
     database = scene.engine()
-    store: Any = scene.store(database)
-    deliver: Callable[[Delivery], Awaitable[Outcome]] = Handler(ledger, trap)
-    store, deliver = mutants.plant(role.get("mutant"), store, deliver, database)
-    if scene.hooked:
-        store = HookedStore(store, ledger, trap)
-    engine = build(scene, store, deliver)
-    await _start(engine)
+    handler: Callable[[Delivery], Awaitable[Outcome]] = Handler(ledger, trap)
+
+    def assemble() -> Engine:
+        store: Any = scene.store(database)
+        store, deliver = mutants.plant(role.get("mutant"), store, handler, database, scene.folder)
+        if scene.hooked:
+            store = HookedStore(store, ledger, trap)
+        return build(scene, store, deliver)
+
+    engine = await _started(assemble)
     ledger.write("ready")
     await asked_to_stop.wait()
     ledger.write("stopping")
@@ -134,23 +141,17 @@ async def work(scene: Scene, role: dict[str, Any]) -> None:
     await database.dispose()
 
 
-async def _start(engine: Engine) -> None:
+async def _started(assemble: Callable[[], Engine]) -> Engine:
     """As whoever supervises a process would: again, when the database is away."""
-    for _ in range(STARTS_MAX - 1):
+    for left in reversed(range(STARTS_MAX)):
+        engine = assemble()
         try:
-            return await engine.start()
+            await engine.start()
         except (RuntimeError, OutlastError) as error:
-            logging.warning("not started: %s", error)
+            _logger.warning("not started: %s", error)
+            if not left:
+                raise
             await asyncio.sleep(0.3)
-    return await engine.start()
-
-
-def die_with_parent() -> None:
-    """No process outlives the test that started it."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    die_with_parent()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    asyncio.run(work(*load(sys.argv[1])))
+        else:
+            return engine
+    raise AssertionError("unreachable")

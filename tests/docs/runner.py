@@ -1,7 +1,8 @@
 """Runs the blocks of one page, in order, in one namespace and one directory.
 
 `python`: in one namespace on one event loop; `await` and `async with` may stand at the top level.
-A URL of PostgreSQL is replaced by one of a database of the page's own. `sql`: on that database.
+A URL of PostgreSQL is replaced by one of a database of the page's own. `sql`: on that database,
+where the tables of outlast are.
 `sh`, `console`: the commands named in `_COMMANDS`, one a line. Anything else must be named in
 `NOT_CODE`, so that no block is left out by accident.
 """
@@ -22,6 +23,11 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import asyncpg
+from sqlalchemy import MetaData
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from outlast import make_dlq_table, make_outbox_table
 from tests.docs.pages import ROOT, Block, blocks, name_of
 
 NOT_CODE = {"text"}
@@ -47,13 +53,15 @@ class Page:
         self._postgres = postgres
         self._module = types.ModuleType("page_" + re.sub(r"\W", "_", name_of(path)))
         self._loop = asyncio.Runner()
+        self._has_tables = False
         self.ran = 0
 
     def run(self) -> None:
         sys.modules[self._module.__name__] = self._module
         try:
             with self._loop, warnings.catch_warnings():
-                warnings.simplefilter("error", DeprecationWarning)
+                # FastStream reads the source of its caller, and a page is none
+                warnings.filterwarnings("ignore", "(?s).*AST parsing", RuntimeWarning)
                 for block in blocks(self.path):
                     self._run(block)
         finally:
@@ -98,11 +106,11 @@ class Page:
         self._loop.run(within_time())
 
     def _sql(self, block: Block) -> None:
-        import asyncpg
-
         dsn = self._postgres().replace("postgresql+asyncpg", "postgresql")
 
         async def execute() -> None:
+            if not self._has_tables:
+                await self._make_tables()
             connection = await asyncpg.connect(dsn)
             try:
                 for statement in re.split(r";\s*$", block.text, flags=re.MULTILINE):
@@ -112,6 +120,16 @@ class Page:
                 await connection.close()
 
         self._loop.run(execute())
+
+    async def _make_tables(self) -> None:
+        self._has_tables = True
+        metadata = MetaData()
+        make_outbox_table(metadata)
+        make_dlq_table(metadata)
+        engine = create_async_engine(self._postgres())
+        async with engine.begin() as connection:
+            await connection.run_sync(metadata.create_all)
+        await engine.dispose()
 
     def _shell(self, block: Block) -> None:
         if block.language == "console":

@@ -141,7 +141,8 @@ def test_a_handler_may_ask_for_its_own_subscription_to_stop():
     with_engine(body)
 
 
-def test_a_claim_under_way_at_the_stop_is_given_back():
+@pytest.mark.parametrize("seconds", [0, 5])
+def test_a_claim_under_way_at_the_stop_is_given_back(seconds):
     """Rows that a late answer brings are released, not left leased."""
 
     async def body(rig):
@@ -153,12 +154,22 @@ def test_a_claim_under_way_at_the_stop_is_given_back():
         async def handler(_delivery):
             return None
 
-        gate = rig.store.gate("claim")
+        # the statement has taken effect, its answer is on its way
+        gate = asyncio.Event()
+        claim = rig.store.inner.claim
+
+        async def late_answer(*arguments):
+            answer = await claim(*arguments)
+            await gate.wait()
+            return answer
+
+        rig.store.inner.claim = late_answer
         rig.handle(handler)
-        await rig.engine.start()
         rig.store.inner.insert(queue="q", payload=b"")
+        await rig.engine.start()
         await asyncio.sleep(0.1)
-        stop = asyncio.create_task(rig.engine.stop(5))
+        assert rig.store.inner.rows[0].acquired_token is not None
+        stop = asyncio.create_task(rig.engine.stop(seconds))
         await asyncio.sleep(0.1)
         gate.set()
         await stop

@@ -26,7 +26,6 @@ class Plan:
     """One executed plan."""
 
     root: dict[str, Any]
-    ms: float = 0
 
     @property
     def nodes(self) -> Iterator[dict[str, Any]]:
@@ -45,6 +44,10 @@ class Plan:
         ]
         return sum(_buffers(node) for node in (self.root, *afterwards))
 
+    def found_in(self) -> int:
+        """Buffers of the part that finds and locks the rows, in a claim."""
+        return max(_buffers(node) for node in self.nodes if node["Node Type"] == "LockRows")
+
     def passed(self, table: str) -> int:
         """Rows of the table that scans looked at, wanted or not."""
         return sum(
@@ -59,6 +62,16 @@ class Plan:
             for node in self.nodes
             if node.get("Relation Name") == table and node["Node Type"].endswith("Scan")
         )
+
+    @property
+    def written(self) -> int:
+        """Rows of the first table that the statement wrote."""
+        counts = [
+            round(node["Actual Rows"] * node["Actual Loops"])
+            for node in self.nodes
+            if node["Node Type"] == "ModifyTable"
+        ]
+        return counts[0] if counts else 0
 
     def whole_table_scans(self) -> list[str]:
         """Nodes that read a table or an index from one end to the other."""
@@ -120,6 +133,10 @@ class MeasuredLine:
     def connection(self) -> Any:
         return self._wire.connection
 
+    def answering(self) -> Wire:
+        """The line itself, which answers."""
+        return self._wire
+
     async def measure(self, call: Callable[[Any], Awaitable[object]]) -> Plan:
         """What the one statement costs that `call` sends over the line it is given."""
         try:
@@ -150,7 +167,7 @@ class MeasuredLine:
             await connection.execute("DEALLOCATE measured")
         # the engine may have given the connection a codec for JSON
         found = json.loads(answer) if isinstance(answer, str) else answer
-        return Plan(found[0]["Plan"], found[0]["Execution Time"])
+        return Plan(found[0]["Plan"])
 
     @asynccontextmanager
     async def rolled_back(self) -> Any:

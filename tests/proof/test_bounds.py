@@ -178,7 +178,9 @@ def test_late_commit_under_backlog(postgres_scene: Callable[..., Scene]) -> None
 
     here = postgres_scene()
     measured(here, body, fetch_batch_size=20)
-    print(f"\nlate commit under backlog, PostgreSQL: in claim number {claims_until} after its commit")
+    print(
+        f"\nlate commit under backlog, PostgreSQL: in claim number {claims_until} after its commit"
+    )
     # 0: a claim that was under way already found it
     assert max(claims_until) <= 1
 

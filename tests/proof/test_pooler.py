@@ -44,9 +44,7 @@ def pooled_scene(cluster: Cluster, port: int, tmp_path: Path) -> Callable[..., S
 
 async def settings(scene: Scene) -> list[tuple[str, ...]]:
     """What strangers see on every server connection of the pool, all held at once."""
-    strangers = [
-        await asyncpg.connect(scene.dsn, statement_cache_size=0) for _ in range(POOL_SIZE)
-    ]
+    strangers = [await asyncpg.connect(scene.dsn, statement_cache_size=0) for _ in range(POOL_SIZE)]
     seen: list[tuple[str, ...]] = []
     try:
         for connection in strangers:
@@ -61,9 +59,7 @@ async def settings(scene: Scene) -> list[tuple[str, ...]]:
     return seen
 
 
-def test_found_out(
-    pooled_scene: Callable[..., Scene], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_found_out(pooled_scene: Callable[..., Scene], caplog: pytest.LogCaptureFixture) -> None:
     """F-E04: the store knows, and says so once."""
     scene = pooled_scene()
 

@@ -84,7 +84,7 @@ def killed_after_a_letter(cluster: Cluster, scene: Scene, *, durable: bool) -> t
 
 
 def test_the_letter_survives(cluster: Cluster, postgres_scene: Callable[..., Scene]) -> None:
-    """S8: an ack and a dead letter are ready together, the server is killed: the letter survives."""
+    """S8: an ack and a dead letter are ready together, the server is killed; the letter stays."""
     for _ in range(3):
         letters, rows = killed_after_a_letter(cluster, postgres_scene(), durable=True)
         assert letters == 1
@@ -108,7 +108,7 @@ def test_away(cluster: Cluster, postgres_scene: Callable[..., Scene]) -> None:
     scene = postgres_scene(min_fetch=1.0, max_fetch=10.0, lease=60.0)
     asyncio.run(scene.prepare())
     records: list[logging.LogRecord] = []
-    logger = logging.Logger("away")
+    logger = logging.getLogger("away")
     keep = logging.Handler(logging.WARNING)
     keep.emit = records.append  # type: ignore[method-assign]
     logger.addHandler(keep)

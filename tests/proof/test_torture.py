@@ -43,8 +43,16 @@ def test_postgres_at_each_stage(postgres_scene: Callable[..., Scene]) -> None:
 def test_postgres_from_outside(cluster: Cluster, postgres_scene: Callable[..., Scene]) -> None:
     """F-C01, F-D01, F-D02, F-B03: at no chosen instant; the server crashes, too."""
     faults = interleaved(
-        "kill worker", "terminate settles", "kill worker", "crash server", "kill producer",
-        "stop worker", "terminate claims", "kill worker", "terminate letters", "term worker",
+        "kill worker",
+        "terminate settles",
+        "kill worker",
+        "crash server",
+        "kill producer",
+        "stop worker",
+        "terminate claims",
+        "kill worker",
+        "terminate letters",
+        "term worker",
         count=50,
     )
     report = Torture(

@@ -111,7 +111,8 @@ class Claimer:
         now = asyncio.get_running_loop().time()
         lost = next((c for c in self._lost_claims if c.ask_at <= now), None)
         if lost is not None:
-            await self._read_back(lost)
+            with lost.subscription.claim_under_way():
+                await self._read_back(lost)
             return True
         if await self._looker.look(now):
             return True
@@ -128,11 +129,13 @@ class Claimer:
                 continue
             if subscription.take_over_room() > 0:
                 self._turn += step + 1
-                await self._take_over(subscription)
+                with subscription.claim_under_way():
+                    await self._take_over(subscription)
                 return True
             if self._wants(subscription, now) and (room := subscription.room()) > 0:
                 self._turn += step + 1
-                await self._claim(subscription, room)
+                with subscription.claim_under_way():
+                    await self._claim(subscription, room)
                 return True
         return False
 

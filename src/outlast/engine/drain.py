@@ -55,7 +55,7 @@ async def _emptied(subscriptions: Sequence[Subscription], seconds: float) -> boo
     try:
         async with asyncio.timeout(seconds):
             for subscription in subscriptions:
-                while subscription.hand:
+                while not subscription.is_idle:
                     subscription.idle.clear()
                     await subscription.idle.wait()
     except TimeoutError:

@@ -5,7 +5,8 @@ An `InHand` is made by the claim room, started by the dispatch room and closed b
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 from outlast.engine.options import SubscriptionOptions
 from outlast.engine.queues import DueTimes, QueueRing
@@ -84,6 +85,8 @@ class Subscription:
         self.reclaimed: deque[InHand] = deque()
         self.abandoned: deque[Expired] = deque()
         self.taking = 0
+        self.claiming = 0
+        """Statements under way that may bring rows."""
         self.running = 0
         self.reclaimed_in_hand = 0
         # when to claim
@@ -135,8 +138,24 @@ class Subscription:
         self.hand.discard(entry)
         if entry.reclaimed:
             self.reclaimed_in_hand -= 1
-        if not self.hand:
+        if self.is_idle:
             self.idle.set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing in hand, and nothing on its way into it."""
+        return not self.hand and not self.claiming
+
+    @contextmanager
+    def claim_under_way(self) -> Iterator[None]:
+        """A stop waits for the answer: its rows would stay leased otherwise."""
+        self.claiming += 1
+        try:
+            yield
+        finally:
+            self.claiming -= 1
+            if self.is_idle:
+                self.idle.set()
 
     def next_unstarted(self) -> InHand | None:
         """The next row for a free slot, if one may start now."""

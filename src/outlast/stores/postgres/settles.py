@@ -29,6 +29,8 @@ async def retries(
     skip: bool,
 ) -> Answer:
     """Retries carry their delay and counters."""
+    # together by token, as the statement wants them
+    entries = sorted(entries, key=lambda entry: entry.token.int)
     group = [(entry.id, entry.token) for entry in entries]
     values = (
         [entry.delay_seconds for entry in entries],

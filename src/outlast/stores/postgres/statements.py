@@ -140,28 +140,32 @@ class Statements:
     def _settles(self, t: str) -> None:
         again = "acquired_token = null, acquired_at = null"
         back = f"{again}, deliveries_count = greatest(t.deliveries_count - 1, 0)"
+        # the entry of the row's own lease: the client puts each token's entries together
+        place = (
+            "array_position($1::bigint[], t.id, "
+            f"array_position($2::uuid[], coalesce(t.acquired_token, {_ZERO})))"
+        )
         later = (
-            f"{again}, next_attempt_at = now() + make_interval(secs => a.delay), "
-            "attempts_count = a.n, first_attempt_at = a.first_at, last_attempt_at = a.last_at"
+            f"{again}, (next_attempt_at, attempts_count, first_attempt_at, last_attempt_at) = "
+            "(select now() + make_interval(secs => ($3::float8[])[a.n]), ($4::bigint[])[a.n], "
+            "($5::timestamptz[])[a.n], ($6::timestamptz[])[a.n] "
+            f"from (select {place} offset 0) a(n))"
         )
-        entries = (
-            "unnest($1::bigint[], $2::uuid[], $3::float8[], $4::bigint[], $5::timestamptz[], "
-            "$6::timestamptz[]) a(id, tok, delay, n, first_at, last_at)"
-        )
-        same = f"t.id = a.id and coalesce(t.acquired_token, {_ZERO}) = a.tok"
         self.ack = _plain(f"delete from {t} t where {_PAIR} returning t.id, t.acquired_token tok")
         self.extend = _plain(
             f"update {t} t set acquired_at = now() where {_PAIR} "
             "returning t.id, t.acquired_token tok"
         )
-        self.release = _plain(
-            f"update {t} t set {back} from {_UNNEST_PAIRS} where {_PAIR} and t.id = u.i "
-            f"and coalesce(t.acquired_token, {_ZERO}) = u.k returning t.id, u.k tok"
+        # these write over the token, and a join that would keep it is quadratic where a planner
+        # believes the table empty: the few incomplete answers read it in the statement's snapshot
+        answer = (
+            "select count(*), case when count(*) <> cardinality($1) "
+            "then array_agg(id order by id) end, case when count(*) <> cardinality($1) then "
+            f"(select array_agg(o.acquired_token order by o.id) from {t} o "
+            "where o.id = any(array_agg(d.id))) end from d"
         )
-        self.retry = _plain(
-            f"update {t} t set {later} from {entries} where {_PAIR} and {same} "
-            "returning t.id, a.tok"
-        )
+        self.release = f"with d as (update {t} t set {back} where {_PAIR} returning t.id) {answer}"
+        self.retry = f"with d as (update {t} t set {later} where {_PAIR} returning t.id) {answer}"
         skipping: Callable[[str], str] = lambda write: _skipping(t, write)  # noqa: E731
         self.ack_skipping = skipping(f"delete from {t} t where {_LOCKED} returning t.id")
         self.extend_skipping = skipping(
@@ -169,7 +173,7 @@ class Statements:
         )
         self.release_skipping = skipping(f"update {t} t set {back} where {_LOCKED} returning t.id")
         self.retry_skipping = skipping(
-            f"update {t} t set {later} from {entries} where {_LOCKED} and {same} returning t.id"
+            f"update {t} t set {later} where {_LOCKED} and {_PAIR} returning t.id"
         )
 
     def _letters(self, t: str, dlq: str, present: frozenset[str]) -> None:

@@ -1,0 +1,76 @@
+"""The SQL that pages tell operators to run leads to the schema of this release."""
+
+import asyncio
+import re
+
+import asyncpg
+from sqlalchemy import MetaData
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from outlast import make_dlq_table, make_outbox_table
+from outlast.stores.schema.validate import read_table, validate_schema
+from tests.docs import pages
+
+ELEVEN_COLUMNS = """
+CREATE TABLE outbox_dlq (
+    id bigserial PRIMARY KEY, original_id bigint NOT NULL, queue varchar(255) NOT NULL,
+    payload bytea NOT NULL, headers jsonb, deliveries_count bigint NOT NULL,
+    created_at timestamptz NOT NULL, failed_at timestamptz NOT NULL DEFAULT now(),
+    failure_reason varchar(64) NOT NULL, last_exception varchar, timer_id varchar(255));
+CREATE INDEX outbox_dlq_queue_failed_idx ON outbox_dlq (queue, failed_at);
+INSERT INTO outbox_dlq (original_id, queue, payload, deliveries_count, created_at, failed_at,
+    failure_reason) VALUES (1, 'q', '', 1, '2020-01-01', '2020-01-02', 'rejected');
+"""
+
+
+def sql_with(name, words):
+    """The one SQL block of a page that contains these words."""
+    found = [b.text for b in pages.blocks(pages.ROOT / name) if words in b.text]
+    (text,) = found
+    return text
+
+
+def applied(url, metadata, *scripts):
+    """Run scripts on the tables of the metadata; the advice, and the columns of the letters."""
+
+    async def main():
+        engine = create_async_engine(url)
+        outbox, letters = make_outbox_table(metadata), make_dlq_table(MetaData())
+        async with engine.begin() as connection:
+            await connection.run_sync(metadata.create_all)
+        plain = await asyncpg.connect(url.replace("+asyncpg", ""))
+        for script in scripts:
+            for statement in re.split(r";\s*$", script, flags=re.MULTILINE):
+                if statement.strip():
+                    await plain.execute(statement)
+        kept = await plain.fetch("SELECT * FROM outbox_dlq")
+        await plain.close()
+        advice = await validate_schema(engine, outbox, letters)
+        async with engine.connect() as connection:
+            live = await read_table(connection, letters)
+        await engine.dispose()
+        return advice, set(live.columns), set(letters.c.keys()), kept
+
+    return asyncio.run(main())
+
+
+def test_an_eleven_column_table_gets_the_others(page_postgres):
+    """The ALTERs for dead letters of faststream-outbox add every column; old letters keep time."""
+    alters = sql_with("docs/guides/schema.md", "ADD COLUMN IF NOT EXISTS")
+    advice, live, wanted, kept = applied(
+        page_postgres(), MetaData(), ELEVEN_COLUMNS, alters, alters
+    )
+    assert live == wanted
+    assert not [text for text in advice if "columns" in text]
+    assert kept[0]["last_failure_at"] == kept[0]["failed_at"]
+    assert kept[0]["state"] == "open"
+
+
+def test_a_partitioned_table_is_whole(page_postgres):
+    """S0-53: every column and every index is there after the recipe."""
+    metadata = MetaData()
+    make_dlq_table(metadata)
+    recipe = sql_with("docs/guides/dead-letters.md", "PARTITION BY RANGE")
+    advice, live, wanted, _ = applied(page_postgres(), metadata, recipe)
+    assert live == wanted
+    assert advice == []
