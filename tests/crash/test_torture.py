@@ -80,4 +80,4 @@ def test_behind_the_door(scene: Callable[..., Scene]) -> None:
     ).run()
     print(report)
     assert report.is_clean, report
-    assert {"kill handling", "kill handled"} <= set(report.faults)
+    assert report.faults.total() > len(faults), "no trap struck"

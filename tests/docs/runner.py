@@ -13,14 +13,15 @@ import inspect
 import json
 import re
 import shlex
+import signal
 import sqlite3
 import subprocess
 import sys
 import tomllib
 import types
 import warnings
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import asyncpg
@@ -96,7 +97,8 @@ class Page:
         padded = "\n" * (block.line - 1) + text
         code = compile(padded, str(self.path), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         if not code.co_flags & inspect.CO_COROUTINE:
-            exec(code, vars(self._module))
+            with _bounded():
+                exec(code, vars(self._module))
             return
 
         async def within_time() -> None:
@@ -144,6 +146,22 @@ class Page:
             if program not in _COMMANDS:
                 raise Broken(f"nobody runs {program!r}; {', '.join(_COMMANDS)} are known")
             _COMMANDS[program](arguments, self._folder)
+
+
+@contextmanager
+def _bounded() -> Iterator[None]:
+    """A block that waits for ever fails. It has a loop of its own, so only a signal ends it."""
+
+    def give_up(*_: object) -> None:
+        raise Broken(f"not done within {PATIENCE_SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _outlast(arguments: list[str], folder: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs import pages
+from tests.docs import pages, runner
 from tests.docs.runner import NOT_CODE, Broken, Page
 
 NOT_RUN_MAX = 3
@@ -73,6 +73,17 @@ def test_a_broken_page_is_seen(tmp_path, page_postgres, text, error):
     expected = error if isinstance(error, type) else error.__args__
     with pytest.raises(expected):
         Page(planted(tmp_path, text), tmp_path, page_postgres).run()
+
+
+@pytest.mark.parametrize(
+    "wait",
+    ["await asyncio.Event().wait()", "asyncio.run(asyncio.Event().wait())"],
+)
+def test_a_block_that_waits_for_ever_is_ended(tmp_path, monkeypatch, page_postgres, wait):
+    monkeypatch.setattr(runner, "PATIENCE_SECONDS", 0.1)
+    page = planted(tmp_path, f"```python\nimport asyncio\n{wait}\n```\n")
+    with pytest.raises((Broken, TimeoutError)):
+        Page(page, tmp_path, page_postgres).run()
 
 
 def test_a_page_is_one_module_and_one_loop(tmp_path, page_postgres):

@@ -187,7 +187,7 @@ def test_with_max_deliveries_one_reclaimed_row_is_in_hand_at_a_time():
         await rig.engine.start()
         most = 0
         while rig.store.rows:
-            most = max(most, sub.reclaimed_in_hand)
+            most = max(most, len(sub.reclaims.rows))
             await asyncio.sleep(0.05)
         assert most == 1
         assert len(rig.started) == 6

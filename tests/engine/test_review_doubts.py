@@ -2,6 +2,8 @@
 
 import asyncio
 from collections import defaultdict
+from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 
@@ -17,7 +19,7 @@ from outlast.model.events import CLOSING
 from outlast.model.look import Expired, Want
 from outlast.model.outcome import Retry, Terminal
 from outlast.policy.retry import ConstantRetry, NoRetry
-from tests.engine.bench import Rig, with_engine
+from tests.engine.bench import with_engine
 from tests.engine.faults import FaultyStore
 
 
@@ -266,20 +268,25 @@ def test_a_look_that_is_answered_after_the_stop_began_keeps_no_slot_free():
             await asyncio.sleep(0.1)
 
         for _ in range(3):
-            insert(rig, "q")
-        await store.inner.claim([Want("q", 3)], 3, __import__("uuid").uuid4(), 1.0)
-        rig.handle(handler, max_workers=1, lease_ttl_seconds=5.0)
+            insert(rig)
+        await store.inner.claim([Want("q", 3)], 3, uuid4(), 1.0)
+        sub = rig.handle(handler, max_workers=1, lease_ttl_seconds=5.0)
         await rig.engine.start()
-        await asyncio.sleep(4.9)
-        store.seconds["look"] = 0.5
-        await rig.until(lambda: store.inner.clock() and rig.now() > 5.2)
+        await asyncio.sleep(5.011)
+        looks = store.count("look")
+        answer = store.hold_answer("look")
         for _ in range(6):
             insert(rig)
-        await rig.until(lambda: rig.started)
+        await rig.until(lambda: store.count("look") > looks)
+        await rig.until(lambda: len(rig.started) == 1)
         start = rig.now()
-        await rig.engine.stop(10)
+        stop = asyncio.create_task(rig.engine.stop(10))
+        await asyncio.sleep(0.01)
+        answer.set()
+        await stop
         assert rig.now() - start < 2
         assert "drain_timeout" not in rig.names()
+        assert not sub.abandoned
 
     with_engine(body)
 
@@ -588,7 +595,7 @@ def test_a_read_back_that_crosses_a_settle_starts_nothing_twice():
         store = late(rig)
 
         async def handler(_delivery):
-            await asyncio.sleep(0.95)
+            await asyncio.sleep(1.05)
 
         inner = store.inner.read_back
 
@@ -643,7 +650,7 @@ def test_rows_that_are_read_back_late_may_start():
         async def handler(_delivery):
             return None
 
-        sub = rig.handle(handler)
+        sub = rig.handle(handler, min_fetch_interval=20.0, max_fetch_interval=20.0)
         insert(rig)
         store.fail("claim", OutcomeUnknown("lost"), when="after")
         store.refuse_reconnect = True
@@ -658,37 +665,30 @@ def test_rows_that_are_read_back_late_may_start():
 
 
 def test_rows_taken_over_by_a_lost_statement_are_not_hoarded():
-    """They come back without a slot kept free for them: they wait no longer than others may."""
+    """They come back when their slot is taken: they wait no longer than any other row may."""
 
     async def body(rig):
         store = late(rig)
 
-        async def handler(_delivery):
-            await asyncio.sleep(500)
+        async def handler(delivery):
+            await asyncio.sleep(1 if delivery.id == 2 else 500)
 
+        expired = insert(rig)
+        await store.inner.claim([Want("q", 1)], 1, uuid4(), 1.0)
+        store.inner.rows[0].acquired_at -= timedelta(seconds=100)
+        sub = rig.handle(handler, max_workers=1)
+        sub.walk_at = 1000.0 + 100.0
         insert(rig)
-        await store.inner.claim([Want("q", 1)], 1, __import__("uuid").uuid4(), 1.0)
-        rig.handle(handler, max_workers=1, lease_ttl_seconds=60.0, fetch_batch_size=1)
+        insert(rig)
         await rig.engine.start()
-        await asyncio.sleep(58)
-        inner = store.inner.read_back
-
-        async def read_back(queues, token, timeout):
-            await asyncio.sleep(3)
-            claim, _ = await inner(queues, token, timeout)
-            return claim, True
-
-        store.inner.read_back = read_back
-        store.fail("take_over", OutcomeUnknown("lost"), when="after")
-        await rig.until(lambda: store.count("take_over"), seconds=20)
-        store.fail("read_back", OutcomeUnknown("again"))
-        insert(rig)
-        await rig.until(lambda: rig.started, seconds=20)
-        await asyncio.sleep(60)
-        running = rig.started[0][1].id
-        for row in store.inner.rows:
-            if row.id != running:
-                assert row.acquired_token is None
+        await rig.until(lambda: len(rig.started) == 1)
+        sub.abandoned.append(Expired(expired, 60.0))
+        store.fail("take_over", OutcomeUnknown("lost", timed_out=True), when="after")
+        store.seconds["read_back"] = 1.0
+        await rig.until(lambda: store.count("read_back"))
+        await asyncio.sleep(20)
+        assert [d.id for _, d in rig.started] == [2, 3]
+        assert store.inner.rows[0].acquired_token is None
 
     with_engine(body)
 
@@ -698,19 +698,17 @@ def test_a_take_over_that_fails_gives_its_slot_to_the_prefetched_rows():
         store = late(rig)
 
         async def handler(_delivery):
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(1)
 
-        rig.handle(handler, max_workers=1, lease_ttl_seconds=60.0)
-        sub = rig.engine._subscriptions[0]
+        sub = rig.handle(handler, max_workers=1, fetch_batch_size=2, min_fetch_interval=5.0)
+        insert(rig)
+        insert(rig)
         await rig.engine.start()
-        await asyncio.sleep(1)
+        await rig.until(lambda: len(rig.started) == 1)
         store.fail("take_over", TryLater("57014"))
-        store.seconds["claim"] = 0.05
-        insert(rig)
-        insert(rig)
-        await asyncio.sleep(0.001)
         sub.abandoned.append(Expired(999, 60.0))
-        await rig.until(lambda: not store.inner.rows, seconds=1)
+        await rig.until(lambda: len(rig.started) == 2, seconds=1.1)
+        assert store.count("take_over") == 1
 
     with_engine(body)
 
@@ -778,13 +776,15 @@ def test_expired_rows_follow_each_other_at_once_with_max_deliveries():
         async def handler(_delivery):
             return None
 
+        store = late(rig)
+        store.seconds["ack"] = 0.005
         for _ in range(20):
-            rig.add()
-        await rig.store.claim([Want("q", 20)], 20, __import__("uuid").uuid4(), 1.0)
+            insert(rig)
+        await store.inner.claim([Want("q", 20)], 20, uuid4(), 1.0)
         rig.handle(handler, max_workers=4, max_deliveries=5, lease_ttl_seconds=5.0)
         await rig.engine.start()
         await rig.until(lambda: rig.started, seconds=20)
-        await rig.until(lambda: not rig.store.rows, seconds=2)
+        await rig.until(lambda: not store.inner.rows, seconds=2)
 
     with_engine(body)
 
@@ -799,13 +799,13 @@ def test_with_max_deliveries_one_reclaimed_row_is_in_hand_in_the_process():
         for _ in range(3):
             rig.add("a")
             rig.add("b")
-        await rig.store.claim([Want("a", 3), Want("b", 3)], 6, __import__("uuid").uuid4(), 1.0)
+        await rig.store.claim([Want("a", 3), Want("b", 3)], 6, uuid4(), 1.0)
         options = {"max_workers": 4, "max_deliveries": 2, "lease_ttl_seconds": 5.0}
         subs = [rig.handle(handler, q, name=q, **options) for q in "ab"]
         await rig.engine.start()
         most = 0
         while rig.store.rows:
-            most = max(most, sum(s.reclaimed_in_hand for s in subs))
+            most = max(most, sum(e.reclaimed for s in subs for e in s.hand))
             await asyncio.sleep(0.05)
             assert rig.now() < 120
         assert most == 1

@@ -188,6 +188,8 @@ async def measured_line(
     await wire.open()
     if settled:
         await wire.settle_in(SECONDS)
+    # a plan gone wrong can run for hours
+    await wire.connection.execute("SET statement_timeout = '20s'")
     try:
         yield MeasuredLine(wire)
     finally:

@@ -71,6 +71,10 @@ async def create(engine: AsyncEngine) -> Statements:
     return Statements(outbox, dlq, [column.name for column in dlq.columns])
 
 
+async def drop(engine: AsyncEngine) -> None:
+    await execute(engine, "DROP TABLE outbox, outbox_dlq")
+
+
 async def execute(engine: AsyncEngine, *statements: str) -> None:
     async with engine.begin() as connection:
         for statement in statements:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.plans import hot
 from tests.plans.explain import PLANNINGS, measured_line
-from tests.plans.tables import READY_BEHIND, execute, fill
+from tests.plans.tables import READY_BEHIND, drop, fill
 
 SMALL = 20_000
 LARGE = int(os.environ.get("OUTLAST_PLANS_ROWS", "300000"))
@@ -32,10 +32,6 @@ async def costs(engine, shape, rows):
                 found[planning, measured.name] = (await line.measure(measured.send)).buffers
     await drop(engine)
     return found
-
-
-async def drop(engine):
-    await execute(engine, "DROP TABLE outbox, outbox_dlq")
 
 
 def allowed(name, small):

@@ -21,7 +21,7 @@ async def held_snapshot(engine):
 
 
 def test_each_chunk_of_a_walk_costs_its_chunk(lonely):
-    """S1-02: 100,000 live leases are walked 1,000 at a time; a later chunk costs what the first
+    """100,000 live leases are walked 1,000 at a time; a later chunk costs what the first
     does, and together they pass every lease once."""
 
     async def body(engine):
@@ -47,7 +47,7 @@ def test_each_chunk_of_a_walk_costs_its_chunk(lonely):
 
 
 def test_a_held_snapshot_costs_the_dead_entries_it_keeps(lonely):
-    """F-D06: behind 80,000 dead messages that a forgotten transaction keeps, claim and look cost
+    """F-B15: behind 80,000 dead messages that a forgotten transaction keeps, claim and look cost
     those entries and no more, settles nothing; without it they cost their batch."""
 
     async def body(engine):

@@ -119,6 +119,9 @@ class Claimer:
         subscriptions = self._subscriptions()
         for step in range(len(subscriptions)):
             subscription = subscriptions[(self._turn + step) % len(subscriptions)]
+            if subscription.short_handed:
+                subscription.short_handed = False
+                self._taken(subscription, 0)
             if subscription.stopping:
                 continue
             for queue in subscription.due.pop_due(now):
@@ -169,8 +172,9 @@ class Claimer:
     @staticmethod
     def _next_at(subscription: Subscription, now: float) -> float:
         at = float("inf")
-        if subscription.ready:
-            at = subscription.ready[0].taken_at + subscription.options.unstarted_seconds_max
+        for waiting in (subscription.ready, subscription.reclaimed):
+            if waiting:
+                at = min(at, waiting[0].taken_at + subscription.options.unstarted_seconds_max)
         if (due := subscription.due.next_at()) is not None:
             at = min(at, due)
         if subscription.room() > 0:
@@ -251,19 +255,27 @@ class Claimer:
             return
         finally:
             subscription.taking = 0
-        self._recovered(subscription)
-        self._receive(subscription, claim, sent_at, reclaimed=True)
-        if not subscription.abandoned:
             # slots that were kept free may go on with the prefetched rows
             subscription.rouse(subscription.options.max_workers)
+        self._recovered(subscription)
+        self._receive(subscription, claim, sent_at, reclaimed=True)
 
     async def _read_back(self, lost: "_LostClaim") -> None:
-        claim, final = await self._store.read_back(lost.queues, lost.token, self._timeout())
-        known = {entry.delivery.id for entry in lost.subscription.hand}
-        rows = [row for row in claim.rows if row.id not in known]
-        self._receive(
-            lost.subscription, Claim(rows, claim.now), lost.sent_at, reclaimed=lost.reclaimed
-        )
+        final = False
+        try:
+            claim, final = await self._store.read_back(lost.queues, lost.token, self._timeout())
+        except (Disconnected, OutcomeUnknown):
+            raise
+        except StoreFailure as failure:
+            self._logger.warning("a lost claim could not be read back: %s", failure)
+        else:
+            # a row comes into hand once under its token, whatever became of it since
+            rows = [row for row in claim.rows if row.id not in lost.found]
+            now = None if lost.found else claim.now
+            lost.found.update(row.id for row in rows)
+            self._receive(
+                lost.subscription, Claim(rows, now), lost.sent_at, reclaimed=lost.reclaimed
+            )
         lost.asked += 1
         lost.ask_at = asyncio.get_running_loop().time() + _READ_BACK_PAUSE
         if final or lost.asked >= _READ_BACKS_MAX:
@@ -274,8 +286,9 @@ class Claimer:
     ) -> None:
         if claim.now is not None:
             self._clock.set(claim.now, sent_at)
+        now = asyncio.get_running_loop().time()
         for row in claim.rows:
-            subscription.take(row, sent_at, reclaimed=reclaimed)
+            subscription.take(row, sent_at, now=now, reclaimed=reclaimed)
         self._tell.fetched(subscription, len(claim.rows))
         if claim.rows:
             self._taken(subscription, len(claim.rows))
@@ -286,10 +299,11 @@ class Claimer:
 
     def _release_unstarted(self, subscription: Subscription, now: float) -> None:
         """Rows that others could have started by now go back to them."""
-        ready = subscription.ready
-        while ready and now >= ready[0].taken_at + subscription.options.unstarted_seconds_max:
-            subscription.prefetching = False
-            self._give_back(subscription, ready[0].taken_at)
+        latest = now - subscription.options.unstarted_seconds_max
+        for waiting in (subscription.ready, subscription.reclaimed):
+            if waiting and waiting[0].taken_at <= latest:
+                subscription.prefetching = False
+                self._give_back(subscription, latest)
 
     def _back_off(self, subscription: Subscription, failure: StoreFailure) -> None:
         now = asyncio.get_running_loop().time()
@@ -313,7 +327,16 @@ class Claimer:
 class _LostClaim:
     """A claim whose answer was lost: its rows are ours, if it took effect."""
 
-    __slots__ = ("ask_at", "asked", "queues", "reclaimed", "sent_at", "subscription", "token")
+    __slots__ = (
+        "ask_at",
+        "asked",
+        "found",
+        "queues",
+        "reclaimed",
+        "sent_at",
+        "subscription",
+        "token",
+    )
 
     def __init__(
         self,
@@ -329,5 +352,6 @@ class _LostClaim:
         self.token = token
         self.sent_at = sent_at
         self.reclaimed = reclaimed
+        self.found: set[int] = set()
         self.asked = 0
         self.ask_at = sent_at

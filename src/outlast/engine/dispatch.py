@@ -11,7 +11,7 @@ from outlast.engine.hand import InHand, Subscription
 from outlast.engine.tell import Teller
 from outlast.model.delivery import Attempt, Delivery
 from outlast.model.errors import LeaseLimitExceeded
-from outlast.model.outcome import ACK, MAX_DELIVERIES, RELEASE, Outcome, Terminal
+from outlast.model.outcome import ACK, MAX_DELIVERIES, RELEASE, Outcome, Retry, Terminal
 from outlast.policy.describe import describe
 
 FOR_STOP = "stop"
@@ -46,7 +46,15 @@ class Dispatcher:
         while len(workers) < self._subscription.options.max_workers:
             task = asyncio.create_task(self._work(), name=f"outlast {self._subscription.name}")
             workers.add(task)
-            task.add_done_callback(workers.discard)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        subscription = self._subscription
+        subscription.workers.discard(task)
+        if not subscription.closed:
+            # not replaced from here: where a loop closes, nobody would await the new one
+            subscription.short_handed = True
+            self._nudge()
 
     async def _work(self) -> None:
         subscription = self._subscription
@@ -102,6 +110,9 @@ class Dispatcher:
         else:
             if entry.cancelled_for is not None:
                 await _take_late_cancellation()
+        if entry.cancelled_for == FOR_STOP and isinstance(outcome, (Retry, Terminal)):
+            # how a handler fails when it is cancelled is no verdict on its message
+            outcome = RELEASE
         self._finish(entry, outcome, loop.time() - started_at)
         if task is not None and task.cancelling():
             if entry.cancelled_for is None:

@@ -13,10 +13,11 @@ from outlast.engine.hand import InHand, Subscription
 from outlast.engine.tell import Teller
 from outlast.model.outcome import RELEASE, Outcome
 
-CANCEL_SECONDS = 1.0
+CANCEL_SECONDS = 0.8
 """How long cancelled handlers may take to end."""
-SETTLE_SECONDS = 0.8
-"""How long the last settles may take: with the above, a stop ends within its time + 2 s."""
+SETTLE_SECONDS = 0.5
+"""How long the last settles may take. With the above and what the engine takes to close, a stop
+ends within its time + 2 s."""
 
 
 async def drain(
@@ -67,7 +68,12 @@ def _give_up_waiting(subscription: Subscription, settle: Callable[[InHand, Outco
     for waiting in (subscription.reclaimed, subscription.ready):
         while waiting:
             settle(waiting.popleft(), RELEASE)
-    for entry in list(subscription.hand):
+    cancel_started(subscription)
+
+
+def cancel_started(subscription: Subscription) -> None:
+    """Its handlers are told to end, and that it is for a stop: no failed attempt."""
+    for entry in subscription.hand:
         if entry.task is not None and entry.cancelled_for is None:
             entry.cancelled_for = FOR_STOP
             entry.task.cancel()

@@ -12,8 +12,8 @@ from datetime import datetime
 from outlast.engine.claim import Claimer
 from outlast.engine.clock import DatabaseClock
 from outlast.engine.dispatch import Dispatcher, next_attempt
-from outlast.engine.drain import drain
-from outlast.engine.hand import Deliver, InHand, Subscription
+from outlast.engine.drain import cancel_started, drain
+from outlast.engine.hand import Deliver, InHand, Reclaims, Subscription
 from outlast.engine.lease import Lessor
 from outlast.engine.options import EngineOptions, SubscriptionOptions
 from outlast.engine.reconnect import Reconnector
@@ -24,14 +24,16 @@ from outlast.engine.wake import watch_changes
 from outlast.engine.watchdog import Watchdog
 from outlast.model.delivery import Attempt, Delivery
 from outlast.model.events import Emit
-from outlast.model.outcome import Ack, Outcome, Release, Retry, Terminal, Unsettled
+from outlast.model.outcome import RELEASE, Ack, Outcome, Release, Retry, Terminal, Unsettled
 from outlast.policy.verdict import Verdicts
 from outlast.ports.store import Store
 
 GRACE_SECONDS = 15.0
 """The time to drain when none is given."""
 _STATEMENT_SECONDS_MAX = 20.0
-_CLOSE_SECONDS = 1.0
+_END_SECONDS = 0.1
+"""How long a cancelled task may take to end; twice in a stop."""
+_CLOSE_SECONDS = 0.4
 
 
 class Engine:
@@ -55,7 +57,7 @@ class Engine:
         self._dispatchers: dict[Subscription, Dispatcher] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stops: set[asyncio.Task[None]] = set()
-        self._started = self._running = False
+        self._started = self._running = self._stop_asked = False
         self._watchdog: Watchdog | None = None
         reconnector = Reconnector(store, self._logger)
         kinds = (store, options, self._tell, self._logger)
@@ -90,6 +92,7 @@ class Engine:
             tell=self._tell,
             logger=self._logger,
         )
+        self._reclaims = Reclaims(self._claimer.nudge)
 
     # -- what an embedder calls
 
@@ -97,7 +100,7 @@ class Engine:
         self, name: str, options: SubscriptionOptions, deliver: Deliver, verdicts: Verdicts
     ) -> Subscription:
         """Add a subscription; it begins at once when the engine runs."""
-        subscription = Subscription(name, options, deliver, verdicts)
+        subscription = Subscription(name, options, deliver, verdicts, self._reclaims)
         self._subscriptions.append(subscription)
         if self._running:
             self._begin(subscription)
@@ -113,6 +116,9 @@ class Engine:
         except BaseException:
             await self._close_store()
             raise
+        if self._stop_asked:
+            await self._close_store()
+            return
         self._running = True
         self._spawn(self._claimer.run(), "claims")
         self._spawn(self._settles.run(), "settles")
@@ -128,6 +134,7 @@ class Engine:
 
     async def stop(self, timeout: float | None = None) -> None:
         """Drain within the time given (None: 15 s), release the rest, close the store."""
+        self._stop_asked = self._started
         if not self._running:
             return
         self._running = False
@@ -138,6 +145,8 @@ class Engine:
             if self._watchdog is not None:
                 self._watchdog.stop()
             await self._end([*self._stops, *self._tasks])
+            for lane in (self._settles, self._letters):
+                lane.give_up()
             await self._close_store()
             self._subscriptions.clear()
             self._dispatchers.clear()
@@ -214,12 +223,9 @@ class Engine:
         self._settles.ring()
 
     def _give_back(self, subscription: Subscription, taken_until: float) -> None:
-        ready = subscription.ready
-        while ready and ready[0].taken_at <= taken_until:
-            self._settle(ready.popleft(), Release())
-        if taken_until == float("inf"):
-            while subscription.reclaimed:
-                self._settle(subscription.reclaimed.popleft(), Release())
+        for waiting in (subscription.ready, subscription.reclaimed):
+            while waiting and waiting[0].taken_at <= taken_until:
+                self._settle(waiting.popleft(), RELEASE)
 
     def _settle(self, entry: InHand, outcome: Outcome) -> None:
         if entry not in entry.subscription.hand:
@@ -261,6 +267,8 @@ class Engine:
         finally:
             for subscription in subscriptions:
                 subscription.closed = True
+                # where this was cancelled itself, handlers may still run
+                cancel_started(subscription)
             await self._end([task for s in subscriptions for task in s.workers])
 
     async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
@@ -270,7 +278,7 @@ class Engine:
         for task in waiting:
             task.cancel()
         if waiting:
-            await asyncio.wait(waiting, timeout=_CLOSE_SECONDS)
+            await asyncio.wait(waiting, timeout=_END_SECONDS)
         self._tasks.difference_update(tasks)
 
     async def _close_store(self) -> None:

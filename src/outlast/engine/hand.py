@@ -66,11 +66,32 @@ class InHand:
         self.needs_skip = False
 
 
+class Reclaims:
+    """The reclaimed rows in hand of all subscriptions with `max_deliveries`: at most one, for it
+    may be the one that kills its worker, and then it takes no other along.
+    """
+
+    def __init__(self, left: Callable[[], None] = lambda: None) -> None:
+        self.rows: set[InHand] = set()
+        self._left = left
+
+    def close(self, entry: InHand) -> None:
+        """It left the hand: the next one may come."""
+        if entry in self.rows:
+            self.rows.discard(entry)
+            self._left()
+
+
 class Subscription:
     """One subscriber of an engine: its options, its rows, and when it wants to claim."""
 
     def __init__(
-        self, name: str, options: SubscriptionOptions, deliver: Deliver, verdicts: Verdicts
+        self,
+        name: str,
+        options: SubscriptionOptions,
+        deliver: Deliver,
+        verdicts: Verdicts,
+        reclaims: Reclaims | None = None,
     ) -> None:
         self.name = name
         self.options = options
@@ -88,7 +109,7 @@ class Subscription:
         self.claiming = 0
         """Statements under way that may bring rows."""
         self.running = 0
-        self.reclaimed_in_hand = 0
+        self.reclaims = reclaims or Reclaims()
         # when to claim
         self.interval = options.min_fetch_interval
         self.claim_at = 0.0
@@ -103,6 +124,8 @@ class Subscription:
         self.stopping = False
         self.closed = False
         self.workers: set[asyncio.Task[None]] = set()
+        self.short_handed = False
+        """A worker ended before its time."""
         self.idle = asyncio.Event()
         self._sleepers: deque[asyncio.Future[None]] = deque()
 
@@ -119,15 +142,19 @@ class Subscription:
         if self.options.max_deliveries is None:
             wanted = min(len(self.abandoned), self.options.max_workers)
         else:
-            wanted = min(len(self.abandoned), max(0, 1 - self.reclaimed_in_hand))
+            wanted = min(len(self.abandoned), max(0, 1 - len(self.reclaims.rows) - self.taking))
         return wanted + self.taking
 
-    def take(self, delivery: Delivery, sent_at: float, *, reclaimed: bool = False) -> InHand:
-        """Put a claimed row in hand."""
+    def take(
+        self, delivery: Delivery, sent_at: float, *, now: float, reclaimed: bool = False
+    ) -> InHand:
+        """Put a claimed row in hand. Its lease is as old as the claim, its wait begins now."""
         entry = InHand(delivery, self, sent_at, reclaimed=reclaimed)
+        entry.taken_at = now
         self.hand.add(entry)
         if reclaimed:
-            self.reclaimed_in_hand += 1
+            if self.options.max_deliveries is not None:
+                self.reclaims.rows.add(entry)
             self.reclaimed.append(entry)
         else:
             self.ready.append(entry)
@@ -137,7 +164,7 @@ class Subscription:
         """The row leaves the hand."""
         self.hand.discard(entry)
         if entry.reclaimed:
-            self.reclaimed_in_hand -= 1
+            self.reclaims.close(entry)
         if self.is_idle:
             self.idle.set()
 
@@ -208,9 +235,13 @@ class Subscription:
         self._sleepers.append(future)
         try:
             await future
-        finally:
-            if not future.done() or future.cancelled():
+        except asyncio.CancelledError:
+            if future in self._sleepers:
                 self._sleepers.remove(future)
+            elif not future.cancelled():
+                # roused, and cancelled before it could act on it: another one has to
+                self.rouse(1)
+            raise
 
     def rouse(self, count: int) -> None:
         """Wake at most so many sleeping workers."""

@@ -61,16 +61,16 @@ class Lessor:
         fresh = now - subscription.options.refresh_seconds / 2
         limit = subscription.options.lease_limit
         for entry in subscription.hand:
-            if entry.lost or entry.in_flight or entry.refreshed_at > fresh:
-                continue
             if entry.task is not None and entry.started_at is not None:
                 if entry.cancelled_for is not None:
                     continue
                 if now - entry.started_at >= limit:
+                    # also without a lease: a handler that hangs may not keep its slot
                     entry.cancelled_for = FOR_LEASE_LIMIT
                     entry.task.cancel()
                     continue
-            yield entry
+            if not (entry.lost or entry.in_flight or entry.refreshed_at > fresh):
+                yield entry
 
     async def _extend(self, subscription: Subscription, entries: list[InHand]) -> None:
         sent_at = asyncio.get_running_loop().time()

@@ -21,6 +21,8 @@ ABANDONED_MAX = 1_000
 
 _DUTY = 19.0
 """After a look, at least this many times its duration without one: 5 % of the time."""
+_PAUSE_MOST = 10.0
+"""And after one that failed at most this long: its duration says nothing about the next."""
 _AGAIN_SECONDS = 0.02
 
 Place = tuple[datetime, int]
@@ -29,13 +31,15 @@ Place = tuple[datetime, int]
 class _Round:
     """Where one subscription's peek and walk stand."""
 
-    __slots__ = ("next_expiry", "peek", "peek_began", "walk", "walk_began")
+    __slots__ = ("next_expiry", "peek", "peek_began", "walk", "walk_began", "walk_served")
 
     def __init__(self) -> None:
         self.peek: deque[str] = deque()
         self.peek_began = 0.0
         self.walk: deque[tuple[str, Place | None]] = deque()
         self.walk_began = False
+        self.walk_served = False
+        """Whether the last chunk had a place for it."""
         self.next_expiry: float | None = None
 
 
@@ -83,16 +87,22 @@ class Looker:
             return False
         live = [s for s in self._subscriptions() if not s.stopping]
         self._forget(live)
-        peek, peekers = self._peek_chunk([s for s in live if s.peek_at <= now], now)
-        walkers = [s for s in live if self._walk_at(s) <= now]
+        # who has waited longest goes first, else many queues of one would keep others waiting
+        peek_due = sorted((s for s in live if s.peek_at <= now), key=lambda s: s.peek_at)
+        peek, peekers = self._peek_chunk(peek_due, now)
+        walkers = sorted((s for s in live if self._walk_at(s) <= now), key=lambda s: s.walk_at)
         steps, owners = self._walk_chunk(walkers)
         if not peek and not steps:
             return False
         began = asyncio.get_running_loop().time()
         try:
             sight = await self._store.look(peek, steps, self._timeout())
-        except (Disconnected, OutcomeUnknown):
+        except (Disconnected, OutcomeUnknown) as failure:
             self._put_back(peekers, steps, owners)
+            if isinstance(failure, OutcomeUnknown) and failure.timed_out:
+                # claims have their turn before it is tried again
+                ended = asyncio.get_running_loop().time()
+                self._allowed_at = ended + min(_DUTY * (ended - began), _PAUSE_MOST)
             raise
         except StoreFailure:
             # claims fail alike and tell; looking goes on at the pace of the subscriptions
@@ -160,6 +170,7 @@ class Looker:
             if not state.walk and not state.walk_began:
                 state.walk.extend((queue, None) for queue in subscription.options.queues)
                 state.walk_began = True
+            state.walk_served = len(places) < QUEUES_PER_STATEMENT
             while state.walk and len(places) < QUEUES_PER_STATEMENT:
                 queue, after = state.walk.popleft()
                 other = owners.get(queue)
@@ -201,7 +212,8 @@ class Looker:
                 at = now + max(0.0, walked.next_expiry_seconds)
                 state.next_expiry = at if state.next_expiry is None else min(state.next_expiry, at)
         for subscription in walkers:
-            self._arrange_walk(subscription, now)
+            if self._rounds[subscription].walk_served:
+                self._arrange_walk(subscription, now)
 
     def _arrange_walk(self, subscription: Subscription, now: float) -> None:
         state = self._rounds[subscription]
@@ -217,7 +229,7 @@ class Looker:
 
     @staticmethod
     def _remember(subscription: Subscription, walked: Walked) -> None:
-        if not walked.expired:
+        if not walked.expired or subscription.stopping:
             return
         known = {entry.delivery.id for entry in subscription.hand}
         known.update(expired.id for expired in subscription.abandoned)

@@ -1,7 +1,8 @@
 """Bringing a lost line back: at once the first time, then paced, with one log line per change.
 
 One per engine, shared by its lines, so that an absent database sees at most fifty attempts a
-minute from a process however many lines it has.
+minute from a process however many lines it has. A line that comes back only to be lost again is
+paced as well.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ class Reconnector:
         self._lost: set[Line] = set()
         self._told_away = False
         self._next_at = 0.0
+        self._line_next_at: dict[Line, float] = {}
         self._turn = asyncio.Lock()
 
     @property
@@ -37,8 +39,10 @@ class Reconnector:
         loop = asyncio.get_running_loop()
         while True:
             async with self._turn:
-                if (wait := self._next_at - loop.time()) > 0:
+                next_at = max(self._next_at, self._line_next_at.get(line, 0.0))
+                if (wait := next_at - loop.time()) > 0:
                     await asyncio.sleep(wait)
+                self._line_next_at[line] = loop.time() + jitter.spread(ATTEMPT_SECONDS, 0.1)
                 try:
                     await self._store.reconnect(line)
                 except StoreFailure as failure:

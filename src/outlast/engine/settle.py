@@ -66,18 +66,27 @@ class Lane:
         """Rows came into hand: the next refresh may be sooner than it was."""
         self._bell.set()
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no verdict waits."""
-        return not self._waiting and not any(self._ready.values())
+    def give_up(self) -> None:
+        """The line is no more: what still waits leaves the hand, and its lease runs out."""
+        for _, kind, entries in self._waiting:
+            self._ready[kind].extend(entries)
+        self._waiting = []
+        for kind, ready in self._ready.items():
+            if ready:
+                self._logger.warning(
+                    "%s of %d rows was not written before the end; their leases run out",
+                    kind.name,
+                    len(ready),
+                )
+            while ready:
+                kind.left(ready.popleft())
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
             await self._pause()
             try:
-                if self._refresh is not None and self._due(self._refresh_at):
-                    await self._refresh()
+                await self._refresh_in_time()
                 self._bring_back()
                 for kind in self._kinds:
                     await self._write_ready(kind)
@@ -125,27 +134,34 @@ class Lane:
 
     async def _write_ready(self, kind: Kind) -> None:
         ready = self._ready[kind]
-        while ready:
-            group = [ready.popleft() for _ in range(min(len(ready), kind.group_max(ready[0])))]
+        # what comes meanwhile waits for its next turn: an endless stream of one kind would keep
+        # the others waiting
+        left = len(ready)
+        while left:
+            group = [ready.popleft() for _ in range(min(left, kind.group_max(ready[0])))]
+            left -= len(group)
             try:
-                for entry in group:
-                    entry.in_flight = True
                 await self._write(kind, group, skip=any(e.needs_skip for e in group))
-            except StoreFailure:
+            except BaseException as failure:
+                # the same verdict under the same token, and no other: at once when the line
+                # stands again, later after a defect of ours
+                pause = 0.0 if isinstance(failure, StoreFailure) else _BACK_OFF_MOST
+                self._again(kind, self._out_of_sight(group), pause)
                 raise
-            except Exception:
-                # a defect of ours: the rows stay in hand and are tried again
-                self._again(kind, group, _BACK_OFF_MOST)
-                raise
-            finally:
-                for entry in group:
-                    entry.in_flight = False
-            if self._refresh is not None and self._due(self._refresh_at):
-                await self._refresh()
+            await self._refresh_in_time()
+
+    def _out_of_sight(self, group: Sequence[InHand]) -> list[InHand]:
+        """Those that are in hand and wait nowhere."""
+        waiting = {entry for _, _, entries in self._waiting for entry in entries}
+        return [e for e in group if e in e.subscription.hand and e not in waiting]
+
+    async def _refresh_in_time(self) -> None:
+        if self._refresh is not None and self._due(self._refresh_at):
+            await self._refresh()
 
     async def _write(self, kind: Kind, group: list[InHand], *, skip: bool) -> None:
         try:
-            answer = await kind.write(group, self._timeout(), skip)
+            answer = await self._send(kind, group, skip)
         except RowLocked as failure:
             if skip:
                 # not even with SKIP LOCKED: the table is locked
@@ -156,20 +172,28 @@ class Lane:
             if len(group) == 1:
                 kind.give_up(group[0], failure)
             else:
-                await self._write_singly(kind, group, skip=skip)
+                for entry in group:
+                    await self._write(kind, [entry], skip=skip)
+                    await self._refresh_in_time()
         except StoreFailure as failure:
             self._failed(kind, group, failure)
         else:
-            self._back_off = _BACK_OFF_FIRST
+            if not answer.held:
+                self._back_off = _BACK_OFF_FIRST
             self._landed(kind, group, answer)
 
-    async def _write_singly(self, kind: Kind, group: list[InHand], *, skip: bool) -> None:
-        for number, entry in enumerate(group, start=1):
-            try:
-                await self._write(kind, [entry], skip=skip)
-            except StoreFailure:
-                self._again(kind, group[number:], 0.0)
-                raise
+    async def _send(self, kind: Kind, group: list[InHand], skip: bool) -> Answer:
+        for entry in group:
+            entry.in_flight = True
+        try:
+            return await kind.write(group, self._timeout(), skip)
+        except asyncio.CancelledError:
+            for entry in group:
+                entry.unknown = True
+            raise
+        finally:
+            for entry in group:
+                entry.in_flight = False
 
     def _failed(self, kind: Kind, group: list[InHand], failure: StoreFailure) -> None:
         if isinstance(failure, TryLater):
@@ -182,8 +206,6 @@ class Lane:
                 for entry in group:
                     entry.unknown = True
                     entry.needs_skip = entry.needs_skip or failure.timed_out
-            # the same verdict under the same token, and no other, when the line stands again
-            self._again(kind, group, 0.0)
             raise failure
 
     def _landed(self, kind: Kind, group: list[InHand], answer: Answer) -> None:

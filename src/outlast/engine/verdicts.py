@@ -67,6 +67,16 @@ class Kind(ABC):
         else:
             self.tell.lease_lost(entry, self.phase)
 
+    def left(self, entry: InHand) -> None:
+        """It will not be written any more, or its answer not be heard."""
+        entry.subscription.close(entry)
+        if entry.started_at is None:
+            return
+        if entry.unknown:
+            self.tell.settle_unknown(entry, self.phase)
+        else:
+            self.tell.unsettled(entry)
+
     def give_up(self, entry: InHand, failure: StoreFailure) -> None:
         """It cannot be written: the row leaves the hand, and its lease runs out."""
         entry.subscription.close(entry)

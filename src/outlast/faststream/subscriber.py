@@ -4,6 +4,7 @@ The engine claims, leases and settles; nothing here may touch the row. FastStrea
 from the row after its pipeline ended, never from what its private methods return.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import nullcontext
 from itertools import count
@@ -17,6 +18,7 @@ from outlast.faststream.message import OutboxInnerMessage, Verdict, inner_messag
 from outlast.faststream.named_message import inject_named_message
 from outlast.faststream.parser import decode_body, guarded_decoder, guarded_parser, parse_row
 from outlast.faststream.response import ResponsePublisher
+from outlast.faststream.threads import HandlerThread, here, is_plain, watched
 from outlast.faststream.upstream import SubscriberUsecase
 from outlast.model.delivery import Attempt, Delivery
 from outlast.model.outcome import ACK, RELEASE, UNSETTLED, Outcome
@@ -64,7 +66,8 @@ class OutboxSubscriber(SubscriberUsecase[OutboxInnerMessage]):
         self._attempt: Callable[[Delivery], Attempt] | None = None
         self._keeps_letters = False
         self._reply: tuple[ResponsePublisher, ...] = (ResponsePublisher(self._outer_config),)
-        self._call_decorators = (self._with_named_message,)
+        self._call_decorators = (self._with_thread, self._with_named_message)
+        self._has_threads = False
 
     @property
     def queues(self) -> tuple[str, ...]:
@@ -84,6 +87,12 @@ class OutboxSubscriber(SubscriberUsecase[OutboxInnerMessage]):
         ):
             return inject_named_message(call)
         return call
+
+    def _with_thread(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        if not is_plain(call):
+            return call
+        self._has_threads = True
+        return watched(call)
 
     def _get_parser_and_decoder(
         self, item_parser: Any = None, item_decoder: Any = None
@@ -126,7 +135,7 @@ class OutboxSubscriber(SubscriberUsecase[OutboxInnerMessage]):
         row = inner_message(delivery, self.options.retry_strategy)
         failure: BaseException | None = None
         try:
-            await self.process_message(row)
+            await (self._in_thread(row) if self._has_threads else self.process_message(row))
         except (Exception, SystemExit) as exception:  # noqa: BLE001 - it becomes the outcome
             failure = exception
         finally:
@@ -136,6 +145,17 @@ class OutboxSubscriber(SubscriberUsecase[OutboxInnerMessage]):
         outcome = self._judge(row, delivery, failure)
         row.settled_as(outcome)
         return outcome
+
+    async def _in_thread(self, row: OutboxInnerMessage) -> None:
+        thread = HandlerThread()
+        token = here.set(thread)
+        try:
+            await self.process_message(row)
+        except asyncio.CancelledError:
+            await thread.end()
+            raise
+        finally:
+            here.reset(token)
 
     def _judge(
         self, row: OutboxInnerMessage, delivery: Delivery, failure: BaseException | None

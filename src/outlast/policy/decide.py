@@ -4,6 +4,7 @@ A strategy that raises, or answers with what is no delay, falls back to the defa
 delays without its bound on attempts: that is never terminal.
 """
 
+import asyncio
 import logging
 import math
 from datetime import datetime
@@ -63,7 +64,8 @@ def after_failure(
     """What becomes of a row whose attempt failed."""
     try:
         delay = _ask(strategy, attempt, exception)
-    except Exception:
+    # nobody awaits a strategy: an exit or a cancellation from one ends nobody
+    except (Exception, SystemExit, GeneratorExit, asyncio.CancelledError):
         _logger.exception(
             "retry strategy %s raised; the message is retried with the default delays",
             type(strategy).__qualname__,

@@ -3,6 +3,7 @@
 What can go wrong here goes wrong quietly: the description degrades, the transition happens.
 """
 
+import asyncio
 import contextlib
 import traceback
 from collections.abc import Callable
@@ -19,6 +20,9 @@ FRAMES_MAX = 20
 TRUNCATED = "…[truncated]"
 
 Renderer = Callable[[BaseException], str | None]
+
+_ANYTHING = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
+"""What hostile code may raise where nobody awaits it; only Ctrl-C goes through."""
 
 
 def storable(text: str) -> str:
@@ -55,7 +59,7 @@ def bounded_bytes(text: str, most: int = TEXT_BYTES_MAX) -> str:
 
 def _safely(call: Callable[[], Any], placeholder: str) -> str:
     """The text, or a placeholder when asking for it raises or gives something else."""
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(*_ANYTHING):
         text = call()
         if isinstance(text, str):
             # an instance of a subclass could misbehave later
@@ -116,22 +120,22 @@ def describe(
     else:
         try:
             rendered = renderer(exception)
-        except Exception:  # noqa: BLE001 - user code; the text degrades, nothing else
+        except _ANYTHING:  # user code; the text degrades, nothing else
             rendered = placeholder
         text = rendered if isinstance(rendered, str) or rendered is None else placeholder
         message = text or ""
     headline = bounded_bytes(f"{name}: {message[:1000]}" if message else name, 1024)
     trace: str | None = None
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(*_ANYTHING):
         trace = bounded_bytes(_trace(exception, headline), TEXT_BYTES_MAX)
     status: int | None = None
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(*_ANYTHING):
         status = http_status(exception)
     category = "UNKNOWN"
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(*_ANYTHING):
         category = categorize(exception, reason)
     mark: str | None = None
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(*_ANYTHING):
         mark = fingerprint(subscriber, exception)
     return Failure(
         exception_type=bounded_chars(type(exception).__name__, 255),

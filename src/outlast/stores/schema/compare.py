@@ -16,6 +16,7 @@ from outlast.tables.dead_letters import REQUIRED_COLUMNS
 from outlast.tables.outbox import LEASE_CHECK
 
 MANUAL_PAGE = "docs/guides/schema.md#fixing-drift-autogenerate-cant-see"
+ALTERS_PAGE = "docs/guides/schema.md#tables-made-by-faststream-outbox"
 
 
 @dataclass(slots=True)
@@ -74,7 +75,7 @@ def _columns(
     if absent:
         report.advice.append(
             f"{wanted.name}: optional columns are absent and shown as not recorded: "
-            f"{', '.join(absent)}; `outlast db print` writes the ALTERs",
+            f"{', '.join(absent)}; the ALTERs are in {ALTERS_PAGE}",
         )
 
 
