@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import platform
+import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
@@ -183,6 +184,17 @@ def _machine(dsn_version: str) -> dict[str, Any]:
     }
 
 
+def _commit() -> str:
+    """What was measured; a plus for changes that are in no commit."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    changed = git("status", "--porcelain", "--", "src")
+    return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
+
+
 def _server(dsn: str) -> str:
     code = (
         "import asyncio, asyncpg, sys\n"
@@ -190,9 +202,9 @@ def _server(dsn: str) -> str:
         " c = await asyncpg.connect(sys.argv[1]); print(await c.fetchval('show server_version'))\n"
         "asyncio.run(main())"
     )
-    import subprocess
-
-    done = subprocess.run([sys.executable, "-c", code, dsn], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, dsn], capture_output=True, text=True, check=True
+    )
     return done.stdout.strip()
 
 
@@ -222,6 +234,7 @@ def main() -> int:
         "seconds": round(time.monotonic() - began),
         "load_before": load,
         "load_after": os.getloadavg(),
+        "commit": _commit(),
         "machine": machine,
         "sizes": sizes.__dict__,
         "measures": names,

@@ -16,7 +16,7 @@ PACKAGES = ("faststream-outbox==0.19.*", "pgqueuer", "asyncpg", "uvloop", "psuti
 _STAMP = PEERS / ".installed"
 
 
-class Failed(Exception):
+class ContenderError(Exception):
     """A contender's process ended without an answer."""
 
 
@@ -32,8 +32,14 @@ def install_peers() -> None:
 
     subprocess.run(
         [
-            PEERS / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "--quiet",
-            "install", *PACKAGES, f"faststream=={faststream.__version__}",
+            PEERS / "bin" / "python",
+            "-m",
+            "pip",
+            "--disable-pip-version-check",
+            "--quiet",
+            "install",
+            *PACKAGES,
+            f"faststream=={faststream.__version__}",
         ],
         check=True,
     )
@@ -57,6 +63,11 @@ def versions(python: str, *names: str) -> dict[str, str]:
     return dict(json.loads(done.stdout))
 
 
+def _python_path() -> list[str]:
+    given = os.environ.get("PYTHONPATH")
+    return [str(ROOT), *([given] if given else [])]
+
+
 class Child:
     """One running contender."""
 
@@ -71,7 +82,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(_python_path())},
         )
         self.say(json.dumps(request))
 
@@ -86,7 +97,7 @@ class Child:
         line = self._process.stdout.readline()
         if not line:
             _, errors = self._process.communicate()
-            raise Failed(f"{self.name}: {errors.strip()[-2000:]}")
+            raise ContenderError(f"{self.name}: {errors.strip()[-2000:]}")
         return dict(json.loads(line))
 
     def end(self) -> None:

@@ -25,7 +25,9 @@ class Finding:
             return None
         if self.value is None:
             return False
-        return self.value >= self.threshold if self.relation == ">=" else self.value <= self.threshold
+        return (
+            self.value >= self.threshold if self.relation == ">=" else self.value <= self.threshold
+        )
 
     def as_json(self) -> dict[str, Any]:
         """With its verdict."""

@@ -19,7 +19,8 @@ _CREATE = """
 drop table if exists floor;
 create table floor (
     id bigserial primary key, queue text not null, payload bytea not null, headers jsonb,
-    created_at timestamptz not null default now(), next_attempt_at timestamptz not null default now(),
+    created_at timestamptz not null default now(),
+    next_attempt_at timestamptz not null default now(),
     token uuid, deliveries int not null default 0
 );
 create index floor_pending on floor (queue, next_attempt_at, id) where token is null;

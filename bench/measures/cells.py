@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bench.contenders import Entry
-from bench.crew import Failed
+from bench.crew import ContenderError
 
 Cells = dict[str, list[dict[str, Any] | None]]
 """By contender, one answer a round; None where its process ended without one."""
@@ -27,7 +27,7 @@ def interleaved(
                 answer = run(entry)
                 answer["load"] = os.getloadavg()[0]
                 cells[entry.name].append(answer)
-            except Failed as failure:
+            except ContenderError as failure:
                 print(f"bench: {failure}", file=sys.stderr)
                 cells[entry.name].append(None)
         print(f"bench: {what}, round {number + 1} of {rounds}", flush=True)

@@ -48,9 +48,7 @@ def busy(cell: dict[str, float]) -> float:
 
 def findings(cells: Cells) -> list[Finding]:
     """T1, T4, T8 and what is reported beside them."""
-    ours, fso, pgqueuer = (
-        best(cells, entries) for entries in (OURS_BEST, FSO_BEST, PGQUEUER_BEST)
-    )
+    ours, fso, pgqueuer = (best(cells, entries) for entries in (OURS_BEST, FSO_BEST, PGQUEUER_BEST))
     default = OURS_DEFAULT.name
     shares = [busy(cell) for cell in cells[default] if cell is not None]
     return [
@@ -90,7 +88,11 @@ def findings(cells: Cells) -> list[Finding]:
             gates=False,
         ),
         Finding(
-            "T4", f"drain, defaults / {ours}", _of(ratios(cells, default, ours)), ">=", 0.5,
+            "T4",
+            f"drain, defaults / {ours}",
+            _of(ratios(cells, default, ours)),
+            ">=",
+            0.5,
             gates=False,
         ),
         Finding(

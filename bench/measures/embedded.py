@@ -1,4 +1,4 @@
-"""T12: SQLite through the engine with a `deliver` that does nothing, against the standard library."""
+"""T12: SQLite through the engine with a `deliver` that does nothing, against `sqlite3`."""
 
 import asyncio
 import sqlite3

@@ -43,9 +43,18 @@ async def failures(request: dict[str, Any]) -> dict[str, Any]:
 
     def letter(row: Delivery) -> Letter:
         return Letter(
-            id=row.id, token=row.token, reason="rejected", failure=failure, attempts_count=1,
-            first_failure_at=now, last_failure_at=now, message_id=str(row.id), event_type=None,
-            subscriber="handle", consumer_instance="bench:1", consumer_version=None,
+            id=row.id,
+            token=row.token,
+            reason="rejected",
+            failure=failure,
+            attempts_count=1,
+            first_failure_at=now,
+            last_failure_at=now,
+            message_id=str(row.id),
+            event_type=None,
+            subscriber="handle",
+            consumer_instance="bench:1",
+            consumer_version=None,
         )
 
     async def rate(kind: str, group: int, count: int) -> float:
@@ -86,9 +95,12 @@ def findings(cells: Cells) -> list[Finding]:
     done = [cell for cell in cells[OURS_DEFAULT.name] if cell is not None]
     return [
         Finding(
-            "T11", f"{kind}, {_TOGETHER} in one statement / one at a time",
+            "T11",
+            f"{kind}, {_TOGETHER} in one statement / one at a time",
             median([c[f"{kind}_together"] / c[f"{kind}_one"] for c in done]) if done else None,
-            ">=", 10.0, gates=False,
+            ">=",
+            10.0,
+            gates=False,
         )
         for kind in ("letters", "retries")
     ]

@@ -53,8 +53,10 @@ def findings(cells: Cells, start: dict[str, Any], rows: int) -> list[Finding]:
         Finding("M", "memory of an idle worker, MB", idle, "<=", 90.0, gates=False),
         Finding("M", f"more of it with {rows:,} rows ready, MB", more, "<=", 40.0, gates=False),
         Finding(
-            "M", "start of `outlast version` / of an empty interpreter",
-            seconds["outlast version"] / seconds["python -c pass"], gates=False,
+            "M",
+            "start of `outlast version` / of an empty interpreter",
+            seconds["outlast version"] / seconds["python -c pass"],
+            gates=False,
             note=f"{seconds['outlast version'] * 1e3:.0f} ms; `import outlast` loads "
             + (", ".join(start["import_loads"]) or "no driver and no framework"),
         ),

@@ -47,7 +47,11 @@ def findings(cells: Cells) -> list[Finding]:
     samples = sum(int(cell["samples"]) for cell in cells[ours] if cell is not None)
     return [
         Finding(
-            "T7", f"latency p50, outlast / {fso}", median(p50) if p50 else None, "<=", 0.75,
+            "T7",
+            f"latency p50, outlast / {fso}",
+            median(p50) if p50 else None,
+            "<=",
+            0.75,
             note=f"{samples} samples",
         ),
         Finding("T7", f"latency p99, outlast / {fso}", median(p99) if p99 else None),

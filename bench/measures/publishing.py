@@ -1,4 +1,4 @@
-"""T5: what one publish adds to the caller's transaction, against the plainest statement there is."""
+"""T5: what one publish adds to the caller's transaction, against the plainest statement."""
 
 import time
 from typing import Any
@@ -17,7 +17,8 @@ _EACH = 10
 _BATCH = 1_000
 _BATCHES = 8
 _PLAIN = text(
-    "insert into outbox (queue, payload, headers) values (:queue, :payload, cast(:headers as jsonb))"
+    "insert into outbox (queue, payload, headers) "
+    "values (:queue, :payload, cast(:headers as jsonb))"
 )
 
 
@@ -109,8 +110,12 @@ def findings(cells: Cells) -> list[Finding]:
     batch = ratios(cells, OURS_DEFAULT.name, FSO_DEFAULT.name, "batch_rate")
     lines.append(
         Finding(
-            "T5", "publish_batch of 1,000, outlast / faststream-outbox",
-            median(batch) if batch else None, ">=", 2.0, gates=False,
+            "T5",
+            "publish_batch of 1,000, outlast / faststream-outbox",
+            median(batch) if batch else None,
+            ">=",
+            2.0,
+            gates=False,
         )
     )
     return lines

@@ -82,11 +82,19 @@ def findings(cells: Cells) -> list[Finding]:
     versus = ratios(cells, OURS.name, FSO.name, "last_rate")
     return [
         Finding(
-            "T9", "held snapshot, rate of the last chunk / first, outlast",
-            median(flat) if flat else None, ">=", 0.8, gates=False,
+            "T9",
+            "held snapshot, rate of the last chunk / first, outlast",
+            median(flat) if flat else None,
+            ">=",
+            0.8,
+            gates=False,
         ),
         Finding(
-            "T9", "held snapshot, rate of the last chunk, outlast / faststream-outbox",
-            median(versus) if versus else None, ">=", 15.0, gates=False,
+            "T9",
+            "held snapshot, rate of the last chunk, outlast / faststream-outbox",
+            median(versus) if versus else None,
+            ">=",
+            15.0,
+            gates=False,
         ),
     ]

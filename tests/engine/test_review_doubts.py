@@ -421,6 +421,39 @@ def test_a_table_lock_on_a_group_written_one_by_one_leaves_the_leases_fresh():
     with_engine(body)
 
 
+def test_a_dead_letter_that_is_asked_for_again_and_again_keeps_its_lease():
+    """A refresh that meets its statement in flight comes again soon, not an interval later."""
+
+    async def body(rig):
+        store = late(rig)
+        locked = True
+
+        async def bury(letters, timeout, *, skip=False):
+            await asyncio.sleep(0.3)
+            if locked:
+                raise RowLocked("somebody")
+            return await store.inner.bury(letters, timeout, skip=skip)
+
+        store.bury = bury
+
+        async def handler(_delivery):
+            return Terminal("rejected")
+
+        rig.handle(handler, lease_ttl_seconds=1.5)
+        for delay in (0.0, 0.11, 0.23, 0.37):
+            await asyncio.sleep(delay)
+            insert(rig)
+            if not rig.engine.is_running:
+                await rig.engine.start()
+        await asyncio.sleep(20)
+        locked = False
+        await rig.until(lambda: not store.inner.rows, seconds=10)
+        assert closings(rig) == ["nacked_terminal"] * 4
+        assert len(rig.started) == 4
+
+    with_engine(body)
+
+
 # -- workers
 
 
@@ -562,7 +595,7 @@ def test_a_handler_whose_lease_was_lost_is_still_cancelled_at_the_limit():
 
 
 def test_what_was_read_back_once_is_not_started_again_under_its_token():
-    """A row that left the hand without a verdict keeps its lease: it is nobody's until that ends."""
+    """A row that left the hand without a verdict is nobody's until its lease ends."""
 
     async def body(rig):
         from outlast.model.outcome import UNSETTLED

@@ -39,7 +39,12 @@ TELLS = {
     "dead_letter_failed": "dlq_write_failed",
 }
 assert set(TELLS.values()) == CLOSING
-LEASED_ON_PURPOSE = {"unsettled", "settle_unknown", "dlq_write_failed", "dispatch_abandoned"}
+LANDED = {
+    "acked": {"ack"},
+    "nacked_retried": {"retry"},
+    "nacked_terminal": {"bury", "ack"},
+    "released": {"release"},
+}
 
 
 class ChaosStore:
@@ -53,6 +58,7 @@ class ChaosStore:
         self.left = Counter()
         self.instants = Counter()
         self.lost_claims = False
+        self.away = False
         self.closed = False
 
     def __getattr__(self, name):
@@ -64,7 +70,7 @@ class ChaosStore:
 
     async def reconnect(self, _line):
         await asyncio.sleep(self.chance.choice([0, 0, 0.01]))
-        if self.chance.random() < self.rate:
+        if self.away or self.chance.random() < self.rate:
             raise Disconnected("refused")
 
     async def _call(self, name, effect, *, skip=None):
@@ -75,6 +81,8 @@ class ChaosStore:
         chance = self.chance
         if chance.random() < 0.3:
             await asyncio.sleep(chance.choice([0, 0.001, 0.02, 0.3]))
+        if self.away:
+            raise chance.choice([Disconnected, OutcomeUnknown])("away")
         fault = chance.random() < self.rate
         if fault and chance.random() < 0.5:
             # read back and look know fewer ways to fail, and have no rows to refuse
@@ -160,6 +168,8 @@ class World:
         self.stolen = set()
         self.healed = asyncio.Event()
         self.started_pairs = Counter()
+        self.stopping = False
+        self.interrupted = set()
         self.told = defaultdict(list)
         self.dispatched = set()
         self.subs = []
@@ -173,6 +183,7 @@ class World:
 
             def noting(entry, *arguments, event=event, original=original, **options):
                 self.told[entry].append(event)
+                self._check_closing(entry, event)
                 original(entry, *arguments, **options)
 
             setattr(tell, method, noting)
@@ -184,6 +195,15 @@ class World:
             dispatched(entry)
 
         tell.dispatched = noting_start
+
+    def _check_closing(self, entry, event):
+        """What is told is true: the row has left, or its lease has."""
+        assert not (event.startswith("nacked") and entry.cancelled_for == "stop")
+        pair = (entry.delivery.id, entry.delivery.token)
+        if event in LANDED:
+            assert self.store.asked[pair] <= LANDED[event], event
+            holders = {(row.id, row.acquired_token) for row in self.memory.rows}
+            assert pair not in holders, f"{event} did not land"
 
     def _check_start(self, entry):
         pair = (entry.delivery.id, entry.delivery.token)
@@ -198,7 +218,20 @@ class World:
         assert age < sub.ttl, "started after its lease ran out"
         assert not sub.closed
 
-    async def handle(self, _delivery):
+    async def handle(self, delivery):
+        try:
+            return await self._handle()
+        except BaseException:
+            entry = next(e for e in self.dispatched if e.task is asyncio.current_task())
+            if self.stopping and entry.cancelled_for != "lease_limit" and self._cancelled_now():
+                self.interrupted.add((delivery.id, delivery.token))
+            raise
+
+    @staticmethod
+    def _cancelled_now():
+        return asyncio.current_task().cancelling() > 0
+
+    async def _handle(self):
         chance = self.chance
         if self.healed.is_set():
             return ACK
@@ -212,9 +245,10 @@ class World:
             case 2:
                 raise asyncio.CancelledError
             case 3:
-                asyncio.current_task().cancel()
+                if not self.stopping:
+                    asyncio.current_task().cancel()
                 await asyncio.sleep(chance.choice([0, 1]))
-            case 4:
+            case 4 if not self.stopping:
                 asyncio.current_task().cancel()
             case 5:
                 return Terminal("rejected")
@@ -269,8 +303,8 @@ class World:
 
     async def publish(self):
         chance = self.chance
-        for _ in range(chance.randrange(12)):
-            await asyncio.sleep(chance.choice([0, 0, 0.01, 1.0]))
+        for _ in range(chance.randrange(3, 20)):
+            await asyncio.sleep(chance.choice([0, 0.01, 0.3, 1.0]))
             for _ in range(chance.choice([1, 1, 4, 15])):
                 self.memory.insert(queue=chance.choice(list(self.ttls)), payload=b"{}")
                 self.inserted += 1
@@ -285,12 +319,18 @@ class World:
     async def steal(self):
         """A peer takes over what expired, and settles it at once."""
         while True:
-            await asyncio.sleep(self.chance.choice([1.0, 5.0]))
+            await asyncio.sleep(self.chance.choice([0.2, 1.0, 5.0]))
             rows = [Expired(r.id, self.ttls[r.queue]) for r in self.memory.rows]
             claim = await self.memory.take_over(rows, uuid4(), 1.0)
             for row in claim.rows:
                 await self.memory.ack([(row.id, row.token)], 1.0)
                 self.stolen.add(row.id)
+
+    async def _fail_over(self):
+        await asyncio.sleep(self.chance.random() * 10)
+        self.store.away = not self.healed.is_set()
+        await asyncio.sleep(self.chance.random() * 20)
+        self.store.away = False
 
     async def watch(self):
         while True:
@@ -316,18 +356,22 @@ class World:
         await self._leave_crashed()
         await self.rig.engine.start()
         helpers = [asyncio.create_task(self.publish()), asyncio.create_task(self.watch())]
+        if chance.random() < 0.3:
+            helpers.append(asyncio.create_task(self._fail_over()))
         if chance.random() < 0.5:
             helpers.append(asyncio.create_task(self.steal()))
-        await asyncio.sleep(chance.choice([0.0, 0.005, 1.0, 12.0, 40.0]) * chance.random())
+        await asyncio.sleep(chance.choice([0.01, 3.0, 12.0, 12.0, 40.0]) * chance.random())
         heals = chance.random() < 0.5
         if heals:
             await helpers[0]
             self.store.rate = 0.0
+            self.store.away = False
             self.healed.set()
             # the longest lease, walk and back-off, a handful of times over
             await self.rig.until(lambda: not self.memory.rows, seconds=300, step=0.5)
-        elif chance.random() < 0.3:
-            await self.rig.engine.stop_subscription(chance.choice(self.subs), 0.5)
+        elif chance.random() < 0.4:
+            await self.rig.engine.stop_subscription(chance.choice(self.subs), 0.3)
+            await asyncio.sleep(chance.choice([0, 5]))
         if chance.random() < 0.2:
             self.rig.engine.request_stop(chance.choice(self.subs), 1.0)
         await self._stop(chance.choice([0.0, 0.3, 5.0]))
@@ -341,6 +385,7 @@ class World:
 
     async def _stop(self, grace):
         start = self.rig.now()
+        self.stopping = True
         stop = asyncio.create_task(self.rig.engine.stop(grace))
         if self.chance.random() < 0.15:
             await asyncio.sleep(self.chance.random())
@@ -353,6 +398,8 @@ class World:
         for entry in self.dispatched | set(self.told):
             least = entry in self.dispatched
             assert least <= len(self.told[entry]) <= 1, (entry.delivery.id, self.told[entry])
+        for pair in self.interrupted:
+            assert self.store.asked[pair] <= {"release"}, "a cancellation of ours is no verdict"
         live = Counter(row.id for row in self.memory.rows)
         dead = Counter(row["original_id"] for row in self.memory.dlq_rows)
         gone = self.store.left | Counter(self.stolen)

@@ -123,10 +123,12 @@ class _Explained(Exception):
 
 
 class MeasuredLine:
-    """A line that explains what it is asked to run."""
+    """A line that explains what it is asked to run. Like the store's own, it prepares a statement
+    once: a generic plan stays what it was when it was made."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
+        self._types: dict[str, list[str]] = {}
         self.planning: Planning = "force_custom_plan"
 
     @property
@@ -151,23 +153,26 @@ class MeasuredLine:
     async def explain(self, sql: str, arguments: Sequence[Any]) -> Plan:
         connection = self.connection
         await connection.execute(f"SET plan_cache_mode = {self.planning}")
-        types = [kind.name for kind in (await connection.prepare(sql)).get_parameters()]
-        # EXPLAIN plans anew, and EXECUTE takes no bound parameters: hence PREPARE and literals
+        name, types = await self._prepare(sql)
+        # EXPLAIN EXECUTE takes no bound parameters
         quoted = [f"quote_nullable(${n}::{kind}::text)" for n, kind in enumerate(types, start=1)]
         literals = await connection.fetchrow(f"SELECT {', '.join(quoted)}", *arguments)
         given = ", ".join(f"{text}::{kind}" for text, kind in zip(literals, types, strict=True))
-        await connection.execute(f"PREPARE measured ({', '.join(types)}) AS {sql}")
-        try:
-            async with self.rolled_back():
-                answer = await connection.fetchval(
-                    "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) "
-                    f"EXECUTE measured ({given})"
-                )
-        finally:
-            await connection.execute("DEALLOCATE measured")
+        async with self.rolled_back():
+            answer = await connection.fetchval(
+                f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) EXECUTE {name} ({given})"
+            )
         # the engine may have given the connection a codec for JSON
         found = json.loads(answer) if isinstance(answer, str) else answer
         return Plan(found[0]["Plan"])
+
+    async def _prepare(self, sql: str) -> tuple[str, list[str]]:
+        if sql not in self._types:
+            described = await self.connection.prepare(sql)
+            self._types[sql] = [kind.name for kind in described.get_parameters()]
+            name, types = f"measured_{len(self._types)}", self._types[sql]
+            await self.connection.execute(f"PREPARE {name} ({', '.join(types)}) AS {sql}")
+        return f"measured_{list(self._types).index(sql) + 1}", self._types[sql]
 
     @asynccontextmanager
     async def rolled_back(self) -> Any:

@@ -114,16 +114,12 @@ def _pairs(plain: str, skipping: str) -> Any:
     return send
 
 
-async def _retry(
-    sql: Statements, line: Any, group: list[tuple[int, UUID]], skip: bool
-) -> object:
+async def _retry(sql: Statements, line: Any, group: list[tuple[int, UUID]], skip: bool) -> object:
     entries = [RetryEntry(i, k, 5.0, Attempt(1, _NOW, _NOW)) for i, k in group]
     return await settles.retries(line, sql.retry, sql.retry_skipping, entries, SECONDS, skip=skip)
 
 
-async def _bury(
-    sql: Statements, line: Any, group: list[tuple[int, UUID]], skip: bool
-) -> object:
+async def _bury(sql: Statements, line: Any, group: list[tuple[int, UUID]], skip: bool) -> object:
     failure = Failure(
         exception_type="ValueError",
         last_exception="ValueError('x')",

@@ -1,9 +1,9 @@
 """Large outbox tables, filled in SQL: what is in them, and what the planner was told about them."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from sqlalchemy import MetaData, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -56,6 +56,9 @@ class Filled:
         assert len(self.expired) >= count, "not enough expired rows were made"
         taken, self.expired = self.expired[:count], self.expired[count:]
         return taken
+
+
+WhileEmpty = Callable[[Filled], Awaitable[None]]
 
 
 async def create(engine: AsyncEngine) -> Statements:
@@ -141,10 +144,16 @@ async def fill(
     rows: int,
     ours: int = 0,
     expired: int = 0,
+    while_empty: WhileEmpty | None = None,
 ) -> Filled:
     """A table of `rows` rows in this shape, `ours` leased by us and `expired` by the dead."""
     statements = await create(engine)
     await analyse_first(engine, statistics)
+    if while_empty is not None:
+        nobody = Filled(statements, [f"q{n}" for n in range(QUEUES)])
+        nobody.ours = [(-number, uuid4()) for number in range(ours)]
+        nobody.expired = list(range(-expired, 0))
+        await while_empty(nobody)
     many = shape == "queues"
     queue = f"'q' || g % {QUEUES}" if many else "'q0'"
     async with engine.begin() as connection:

@@ -1,120 +1,142 @@
-"""The bounds can be broken: statements and settings with known defects are found out."""
+"""The bounds can be broken: settings left out and planted defects are found out."""
 
-from functools import partial
+from contextlib import AsyncExitStack
 
 import pytest
 
 from tests.plans import hot
-from tests.plans.explain import PLANNINGS, measured_line
+from tests.plans.explain import measured_line
 from tests.plans.tables import drop, fill
 
 ROWS = 20_000
 
 
-def planted(sql, sound, defect):
-    """The statement with a defect in place of what is sound."""
-    assert sound in sql
-    return sql.replace(sound, defect)
+def a_claim(filled):
+    return hot.claim(filled, 100)
 
 
-async def found_out(engine, measure, *, settled=True):
-    """Whether the bounds are broken in some planning."""
-    async with measured_line(engine, settled=settled) as line:
-        for line.planning in PLANNINGS:
-            measured = measure()
-            if measured.faults(await line.measure(measured.send)):
-                return True
-    return False
+def a_take_over(filled):
+    return hot.take_over(filled, 500)
 
 
-@pytest.mark.parametrize("statistics", ["empty", "vacuumed"])
-def test_without_the_settings_a_claim_reads_the_table(lonely, statistics):
+def a_settle(name):
+    return lambda filled: next(m for m in hot.group_settles(filled, 100) if m.name == name)
+
+
+def sound(_statements):
+    """No defect."""
+
+
+def replaced(name, right, wrong):
+    """Plants what is wrong in place of what is right."""
+
+    def plant(statements):
+        sql = getattr(statements, name)
+        assert right in sql
+        setattr(statements, name, sql.replace(right, wrong))
+
+    return plant
+
+
+async def is_found_out(engine, statistics, plant, choose, *, settled=True, ours=0, expired=0):
+    """Whether a bound breaks, with a plan made now or kept from when the table was empty."""
+    async with AsyncExitStack() as opened:
+        early, custom, generic = lines = [
+            await opened.enter_async_context(measured_line(engine, settled=settled))
+            for _ in range(3)
+        ]
+        early.planning = generic.planning = "force_generic_plan"
+
+        async def plan_early(nobody):
+            plant(nobody.statements)
+            await early.measure(choose(nobody).send)
+
+        filled = await fill(
+            engine,
+            "ready",
+            statistics,
+            rows=ROWS,
+            ours=ours,
+            expired=expired,
+            while_empty=plan_early,
+        )
+        faults = []
+        for line in lines:
+            measured = choose(filled)
+            faults += measured.faults(await line.measure(measured.send))
+    await drop(engine)
+    return bool(faults)
+
+
+@pytest.mark.parametrize("statistics", ["empty", "tiny"])
+def test_without_the_settings_a_kept_plan_reads_the_table(lonely, statistics):
+    """A worker that started beside an empty table keeps the plan for it when 20,000 rows came."""
+
     async def body(engine):
-        filled = await fill(engine, "ready", statistics, rows=ROWS)
-        claim = partial(hot.claim, filled, 100)
-        assert not await found_out(engine, claim)
-        assert await found_out(engine, claim, settled=False)
+        assert await is_found_out(engine, statistics, sound, a_claim, settled=False)
+        assert not await is_found_out(engine, statistics, sound, a_claim)
 
     lonely.run(body)
 
 
 CLAIM_DEFECTS = {
-    "in another order": ("order by o.next_attempt_at, o.id", "order by o.id"),
-    "no limit for each queue": ("limit q.n for update", "for update"),
+    "another order": ("order by o.next_attempt_at, o.id", "order by o.id"),
     "expired leases too": (
         "and o.acquired_token is null",
         "and (o.acquired_token is null or o.acquired_at < now() - interval '1 hour')",
     ),
-    "the token in the recheck": ("and t.acquired_at is null", "and t.acquired_token is null"),
+    "a recheck of the token": ("and t.acquired_at is null", "and t.acquired_token is null"),
 }
 
 
 @pytest.mark.parametrize("defect", CLAIM_DEFECTS)
 def test_a_defect_in_the_claim_is_found_out(lonely, defect):
+    plant = replaced("claim", *CLAIM_DEFECTS[defect])
+
     async def body(engine):
-        found = []
-        for statistics in ("empty", "vacuumed"):
-            filled = await fill(engine, "ready", statistics, rows=ROWS)
-            filled.statements.claim = planted(filled.statements.claim, *CLAIM_DEFECTS[defect])
-            found.append(await found_out(engine, partial(hot.claim, filled, 100)))
-            await drop(engine)
-        assert any(found)
-
-    lonely.run(body)
-
-
-def ack_by_plain_token(sql):
-    sql.ack = planted(
-        sql.ack,
-        "((t.id, coalesce(t.acquired_token, '00000000-0000-0000-0000-000000000000'::uuid)) in",
-        "t.acquired_token = any($2::uuid[]) and ((t.id, t.acquired_token) in",
-    )
-    return "ack"
-
-
-def retry_by_join(sql):
-    sql.retry_skipping = planted(
-        sql.retry_skipping, "t.id = any(array(select l.id from l))", "t.id in (select l.id from l)"
-    )
-    return "retry skipping"
-
-
-def ack_by_join(sql):
-    sql.ack_skipping = planted(
-        sql.ack_skipping,
-        "t where t.id = any(array(select l.id from l))",
-        "t using l where t.id = l.id",
-    )
-    return "ack skipping"
-
-
-@pytest.mark.parametrize("plant", [ack_by_plain_token, ack_by_join])
-def test_a_defect_in_a_settle_is_found_out(lonely, plant):
-    async def body(engine):
-        found = []
-        for statistics in ("churned", "vacuumed"):
-            filled = await fill(engine, "leased", statistics, rows=ROWS, ours=2 * 10 * 100)
-            name = plant(filled.statements)
-            settles = iter(())
-
-            def settle():
-                return next(m for m in hot.group_settles(filled, 100) if m.name == name)
-
-            found.append(await found_out(engine, settle))
-            await drop(engine)
-        assert any(found)
-
-    lonely.run(body)
-
-
-def test_a_take_over_by_join_is_found_out(lonely):
-    async def body(engine):
-        filled = await fill(engine, "ready", "fresh", rows=ROWS, expired=1_000)
-        filled.statements.take_over = planted(
-            filled.statements.take_over,
-            "where t.id = any(array(select l.id from l))",
-            "from l where t.id = any($2::bigint[]) and t.id = l.id",
+        assert any(
+            [await is_found_out(engine, known, plant, a_claim) for known in ("empty", "vacuumed")]
         )
-        assert await found_out(engine, partial(hot.take_over, filled, 500))
+
+    lonely.run(body)
+
+
+_LOCKED = "where t.id = any(array(select l.id from l))"
+_ZERO = "'00000000-0000-0000-0000-000000000000'::uuid"
+SETTLE_DEFECTS = {
+    "ack": (
+        "((t.id, coalesce(t.acquired_token, " + _ZERO + ")) in (select i, k from",
+        "t.acquired_token = any($2) and ((t.id, t.acquired_token) in (select i, k from",
+    ),
+    "ack skipping": (f"t {_LOCKED}", "t using l where t.id = l.id"),
+    "extend skipping": (_LOCKED, "from l where t.id = l.id"),
+}
+
+
+@pytest.mark.parametrize("name", SETTLE_DEFECTS)
+def test_a_defect_in_a_settle_is_found_out(lonely, name):
+    plant = replaced(name.replace(" ", "_"), *SETTLE_DEFECTS[name])
+
+    async def body(engine):
+        assert await is_found_out(engine, "vacuumed", plant, a_settle(name), ours=3_000)
+
+    lonely.run(body)
+
+
+def test_a_take_over_by_joins_is_found_out(lonely):
+    def plant(statements):
+        replaced("take_over", "for update skip", "for update of o skip")(statements)
+        replaced(
+            "take_over",
+            "where o.id = any",
+            ("join unnest($2::bigint[], $3::float8[]) a(id, ttl) on a.id = o.id where o.id = any"),
+        )(statements)
+        by_place = "($3::float8[])[array_position($2::bigint[], o.id)]"
+        replaced("take_over", by_place, "a.ttl")(statements)
+        by_join = "from l where t.id = any($2::bigint[]) and t.id = l.id"
+        replaced("take_over", _LOCKED, by_join)(statements)
+
+    async def body(engine):
+        assert await is_found_out(engine, "fresh", plant, a_take_over, expired=2_000)
 
     lonely.run(body)

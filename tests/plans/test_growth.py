@@ -45,8 +45,11 @@ def test_buffers_do_not_grow_with_the_table(lonely, shape):
 
     async def body(engine):
         small, large = await costs(engine, shape, SMALL), await costs(engine, shape, LARGE)
-        grown = {key: (small[key], large[key]) for key in small
-                 if large[key] > allowed(key[1], small[key])}
+        grown = {
+            key: (small[key], large[key])
+            for key in small
+            if large[key] > allowed(key[1], small[key])
+        }
         assert not grown, f"buffers at {SMALL} and at {LARGE} rows: {grown}"
 
     lonely.run(body)

@@ -1,5 +1,5 @@
-"""The stated bounds, measured on the real databases. The value is printed; a test fails only
-beyond three times the bound, for machines do other things, too.
+"""The stated bounds, measured on the real databases. The value is printed; a test fails only when
+three rounds were each beyond three times the bound: machines do other things, too.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import func, select
 
 from outlast.engine.engine import Engine
 from outlast.engine.options import EngineOptions, SubscriptionOptions
@@ -24,12 +25,16 @@ from tests.crash.processes import Processes
 from tests.crash.scene import QUEUE, Scene, outbox
 
 SLACK = 3.0
+ROUNDS = 3
 ON_TIME = 0.05
 """p99 of timers and of own retries."""
 WAKE_UP = 0.05
 """p50 from a commit to its handler, on an idle worker."""
 SECOND_PROCESS = 0.2
 """SQLite: from a commit to the handler in another process."""
+
+RECONNECTED = 2.0
+"""From the end of every backend to the settled message."""
 
 Body = Callable[["Bench"], Any]
 
@@ -93,6 +98,11 @@ class Bench:
         assert found is not None
         return found
 
+    async def rows(self) -> int:
+        async with self.database.connect() as connection:
+            found = await connection.execute(select(func.count()).select_from(outbox))
+            return int(found.scalar_one())
+
     async def until_runs(self, count: int, seconds: float = 30.0) -> None:
         async with asyncio.timeout(seconds):
             while len(self.runs) < count:
@@ -117,10 +127,23 @@ def measured(scene: Scene, body: Body, **options: Any) -> Any:
     return asyncio.run(main())
 
 
-def tell(what: str, scene: Scene, value: float, bound: float, share: str = "") -> None:
-    kind = "PostgreSQL" if scene.is_postgres else "SQLite"
-    print(f"\n{what}, {kind}: {share}{value * 1000:.1f} ms (stated: {bound * 1000:.0f} ms)")
-    assert value <= bound * SLACK
+def check(
+    what: str, make: Callable[..., Scene], measure: Callable[[Scene], float], bound: float
+) -> None:
+    """Measure, tell, and again if the machine was too busy to say."""
+    for _ in range(ROUNDS):
+        scene = make()
+        value = measure(scene)
+        kind = "PostgreSQL" if scene.is_postgres else "SQLite"
+        print(f"\n{what}, {kind}: {value * 1000:.1f} ms (stated: {bound * 1000:.0f} ms)")
+        if value <= bound * SLACK:
+            return
+    pytest.fail(f"{what}: beyond {SLACK:g} times {bound} s in {ROUNDS} rounds")
+
+
+def latest(late: list[float]) -> float:
+    assert min(late) >= 0.0, "early"
+    return quantile(late, 0.99)
 
 
 def quantile(values: list[float], share: float) -> float:
@@ -149,9 +172,12 @@ def test_wake_up(postgres_scene: Callable[..., Scene]) -> None:
             assert found.index(True) <= 1, "a claim under way, and the one after the wake-up"
         return took
 
-    here = postgres_scene()
-    took = measured(here, body)
-    tell("commit to handler, idle", here, quantile(took, 0.5), WAKE_UP, "p50 ")
+    check(
+        "commit to handler, idle, p50",
+        postgres_scene,
+        lambda here: quantile(measured(here, body), 0.5),
+        WAKE_UP,
+    )
 
 
 def test_late_commit_under_backlog(postgres_scene: Callable[..., Scene]) -> None:
@@ -195,8 +221,7 @@ def test_lost_wake_up(postgres_scene: Callable[..., Scene]) -> None:
         await bench.until_runs(1)
         return bench.runs[0][0] - committed
 
-    here = postgres_scene()
-    tell("without a NOTIFY", here, measured(here, body), 4.0)
+    check("without a NOTIFY", postgres_scene, lambda here: measured(here, body), 4.0)
 
 
 def test_timers_are_on_time(scene: Callable[..., Scene]) -> None:
@@ -209,10 +234,7 @@ def test_timers_are_on_time(scene: Callable[..., Scene]) -> None:
         await bench.until_runs(150)
         return bench.lateness()
 
-    here = scene()
-    late = measured(here, body)
-    assert late[0] >= 0.0
-    tell("timers", here, quantile(late, 0.99), ON_TIME, "p99 late ")
+    check("timers, p99 late", scene, lambda here: latest(measured(here, body)), ON_TIME)
 
 
 def test_own_retries_are_on_time(scene: Callable[..., Scene]) -> None:
@@ -227,43 +249,85 @@ def test_own_retries_are_on_time(scene: Callable[..., Scene]) -> None:
         bench.runs = [run for run in bench.runs if run[1].attempts_count == 1]
         return bench.lateness()
 
-    here = scene()
-    late = measured(here, body)
-    assert late[0] >= 0.0
-    tell("own retries", here, quantile(late, 0.99), ON_TIME, "p99 late ")
+    check("own retries, p99 late", scene, lambda here: latest(measured(here, body)), ON_TIME)
 
 
 def test_rows_of_a_dead_worker(scene: Callable[..., Scene]) -> None:
     """Lease + max_fetch_interval + one walk."""
-    here = scene(lease=2.0, min_fetch=0.5, max_fetch=1.0, workers=4)
-    asyncio.run(here.prepare())
-    post(here, *["ok"] * 4, seconds=30.0)
-    with Processes(here) as processes:
-        first = processes.start("worker")
-        until_written(here, 4, "start", pid=first.pid)
-        second = processes.start("worker")
-        until_written(here, 2, "ready")
-        first.kill()
-        killed = time.monotonic()
-        until_written(here, 4, "start", pid=second.pid)
-        took = max(x["at"] for x in lines(here, "start", pid=second.pid)) - killed
-    tell("rows of a killed worker", here, took, here.lease + here.max_fetch)
+
+    def killed(here: Scene) -> float:
+        asyncio.run(here.prepare())
+        post(here, *["ok"] * 4, seconds=30.0)
+        with Processes(here) as processes:
+            first = processes.start("worker")
+            until_written(here, 4, "start", pid=first.pid)
+            second = processes.start("worker")
+            until_written(here, 1, "ready", pid=second.pid)
+            first.kill()
+            killed = time.monotonic()
+            until_written(here, 4, "start", pid=second.pid)
+            return max(x["at"] for x in lines(here, "start", pid=second.pid)) - killed
+
+    check(
+        "rows of a killed worker",
+        lambda: scene(lease=2.0, min_fetch=0.5, max_fetch=1.0, workers=4),
+        killed,
+        2.0 + 1.0,
+    )
 
 
 def test_second_process_on_sqlite(sqlite_scene: Callable[..., Scene]) -> None:
     """Another process sees a message within 200 ms."""
-    here = sqlite_scene(min_fetch=1.0, max_fetch=10.0)
-    asyncio.run(here.prepare())
-    took: list[float] = []
-    with Processes(here) as processes:
-        processes.start("worker")
-        until_written(here, 1, "ready")
-        # until its poll interval is long
-        time.sleep(4.0)
-        for number in range(20):
-            post(here, "ok", seconds=0.0)
-            committed = time.monotonic()
-            started = until_written(here, number + 1, "start")[-1]["at"]
-            took.append(started - committed)
-            time.sleep(random.uniform(0.2, 0.5))
-    tell("commit to handler in another process", here, quantile(took, 0.99), SECOND_PROCESS, "p99 ")
+
+    def seen(here: Scene) -> float:
+        asyncio.run(here.prepare())
+        took: list[float] = []
+        with Processes(here) as processes:
+            worker = processes.start("worker")
+            until_written(here, 1, "ready", pid=worker.pid)
+            # until its poll interval is long
+            time.sleep(4.0)
+            for number in range(20):
+                post(here, "ok", seconds=0.0)
+                committed = time.monotonic()
+                runs = until_written(here, number + 1, "start", pid=worker.pid)
+                took.append(runs[-1]["at"] - committed)
+                time.sleep(random.uniform(0.2, 0.5))
+        return quantile(took, 0.99)
+
+    check(
+        "commit to handler in another process, p99",
+        lambda: sqlite_scene(min_fetch=1.0, max_fetch=10.0),
+        seen,
+        SECOND_PROCESS,
+    )
+
+
+def test_terminated_backends_come_back(postgres_scene: Callable[..., Scene]) -> None:
+    """F-D01: all three lines terminated at once; the next message is delivered and settled."""
+
+    async def body(bench: Bench) -> float:
+        took: list[float] = []
+        for number in range(10):
+            async with bench.database.begin() as connection:
+                gone = await connection.exec_driver_sql(
+                    "select pg_terminate_backend(pid) from pg_stat_activity where "
+                    "datname = current_database() and application_name like 'outlast %%'"
+                )
+                # a line that has nothing to write comes back when it has
+                assert len(gone.all()) >= 2
+            await bench.post()
+            began = time.monotonic()
+            await bench.until_runs(number + 1)
+            while await bench.rows():
+                assert time.monotonic() - began < 30.0
+                await asyncio.sleep(0.005)
+            took.append(time.monotonic() - began)
+        return max(took)
+
+    check(
+        "after the backends were terminated",
+        postgres_scene,
+        lambda here: measured(here, body),
+        RECONNECTED,
+    )

@@ -48,7 +48,7 @@ async def drain(
         tell.drain_timeout(subscription, seconds)
         _give_up_waiting(subscription, settle)
     if not await _emptied(subscriptions, CANCEL_SECONDS):
-        _abandon(subscriptions, tell)
+        abandon(subscriptions, tell)
     await _emptied(subscriptions, SETTLE_SECONDS)
 
 
@@ -79,7 +79,8 @@ def cancel_started(subscription: Subscription) -> None:
             entry.task.cancel()
 
 
-def _abandon(subscriptions: Sequence[Subscription], tell: Teller) -> None:
+def abandon(subscriptions: Sequence[Subscription], tell: Teller) -> None:
+    """What is still started is left to itself, and its lease runs out."""
     now = asyncio.get_running_loop().time()
     for subscription in subscriptions:
         for entry in list(subscription.hand):

@@ -12,7 +12,7 @@ from datetime import datetime
 from outlast.engine.claim import Claimer
 from outlast.engine.clock import DatabaseClock
 from outlast.engine.dispatch import Dispatcher, next_attempt
-from outlast.engine.drain import cancel_started, drain
+from outlast.engine.drain import abandon, cancel_started, drain
 from outlast.engine.hand import Deliver, InHand, Reclaims, Subscription
 from outlast.engine.lease import Lessor
 from outlast.engine.options import EngineOptions, SubscriptionOptions
@@ -142,14 +142,8 @@ class Engine:
         try:
             await self._drain(list(self._subscriptions), timeout)
         finally:
-            if self._watchdog is not None:
-                self._watchdog.stop()
-            await self._end([*self._stops, *self._tasks])
-            for lane in (self._settles, self._letters):
-                lane.give_up()
-            await self._close_store()
-            self._subscriptions.clear()
-            self._dispatchers.clear()
+            # shielded: a stop that is cancelled leaves nothing behind either
+            await asyncio.shield(asyncio.ensure_future(self._shut()))
 
     async def stop_subscription(
         self, subscription: Subscription, timeout: float | None = None
@@ -270,6 +264,17 @@ class Engine:
                 # where this was cancelled itself, handlers may still run
                 cancel_started(subscription)
             await self._end([task for s in subscriptions for task in s.workers])
+
+    async def _shut(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.stop()
+        await self._end([*self._stops, *self._tasks])
+        abandon(self._subscriptions, self._tell)
+        for lane in (self._settles, self._letters):
+            lane.give_up()
+        await self._close_store()
+        self._subscriptions.clear()
+        self._dispatchers.clear()
 
     async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
         """Cancel and await them; one that does not end is left to itself."""

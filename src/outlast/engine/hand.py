@@ -139,6 +139,8 @@ class Subscription:
     @property
     def reserved(self) -> int:
         """Slots kept free for rows whose lease expired: they skip the prefetch."""
+        if not self.abandoned:
+            return self.taking
         if self.options.max_deliveries is None:
             wanted = min(len(self.abandoned), self.options.max_workers)
         else:

@@ -16,7 +16,9 @@ from outlast.ports.store import Store
 
 _GROUP_MAX = 500
 _SOON = 0.25
-"""A refresh that failed comes again after this part of its interval."""
+"""A refresh that failed, or met a settle in flight, comes again after this part of its interval:
+a verdict whose statement is sent again and again would miss its turn each time.
+"""
 
 
 class Lessor:
@@ -45,8 +47,9 @@ class Lessor:
             if now < subscription.refresh_at:
                 continue
             interval = subscription.options.refresh_seconds
-            subscription.refresh_at = now + interval
             entries = list(self._refreshable(subscription, now))
+            crossed = any(entry.in_flight for entry in entries)
+            subscription.refresh_at = now + interval * (_SOON if crossed else 1.0)
             try:
                 for start in range(0, len(entries), _GROUP_MAX):
                     await self._extend(subscription, entries[start : start + _GROUP_MAX])
@@ -69,7 +72,7 @@ class Lessor:
                     entry.cancelled_for = FOR_LEASE_LIMIT
                     entry.task.cancel()
                     continue
-            if not (entry.lost or entry.in_flight or entry.refreshed_at > fresh):
+            if not (entry.lost or entry.refreshed_at > fresh):
                 yield entry
 
     async def _extend(self, subscription: Subscription, entries: list[InHand]) -> None:

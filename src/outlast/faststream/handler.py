@@ -46,6 +46,9 @@ class OutboxHandler(HandlerItem[OutboxInnerMessage]):
                 row.handler_verdict = row.verdict
             raise
         if isinstance(result, OutboxResponse):
+            row = message.raw_message
+            if isinstance(row, OutboxInnerMessage):
+                row.replies = True
             if self.handler._publishers:  # noqa: SLF001 - the one list of its publishers
                 raise ForeignPublisherConflict(
                     f"{self.name} returned an OutboxResponse and is decorated with another "

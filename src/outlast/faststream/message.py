@@ -59,6 +59,8 @@ class OutboxInnerMessage:
     """What had been decided when an exception left the handler."""
     undecodable: BaseException | None = field(default=None, init=False, repr=False)
     """The exception of a parser or decoder that says the body will never be readable."""
+    replies: bool = field(default=False, init=False, repr=False)
+    """Whether its handler returned an `OutboxResponse`."""
     foreign: StreamMessage[Any] | None = field(default=None, init=False, repr=False)
     """The message of a custom parser that does not lead its verdicts here."""
     closed: bool = field(default=False, init=False, repr=False)

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from faststream import AckPolicy
 from faststream.exceptions import StopConsume, SubscriberNotFound
 from faststream.message import AckStatus, StreamMessage
+from faststream.response import Response
 
 from outlast.faststream.message import OutboxInnerMessage, Verdict, inner_message
 from outlast.faststream.named_message import inject_named_message
 from outlast.faststream.parser import decode_body, guarded_decoder, guarded_parser, parse_row
+from outlast.faststream.pipeline import process
 from outlast.faststream.response import ResponsePublisher
 from outlast.faststream.threads import HandlerThread, here, is_plain, watched
 from outlast.faststream.upstream import SubscriberUsecase
@@ -130,6 +132,26 @@ class OutboxSubscriber(SubscriberUsecase[OutboxInnerMessage]):
 
     # -- one delivery
 
+    @property
+    def outer_config(self) -> "OutboxBrokerConfig":
+        """What it shares with its broker."""
+        return self._outer_config
+
+    @property
+    def default_parser(self) -> Any:
+        """The parser of a row that no handler has parsed."""
+        return self._parser
+
+    def reply_publishers(self, message: StreamMessage[OutboxInnerMessage]) -> Iterable[Any]:
+        """What publishes a handler's `OutboxResponse`."""
+        if not message.reply_to or self._no_reply:
+            return ()
+        return self._make_response_publisher(message)
+
+    async def process_message(self, msg: OutboxInnerMessage) -> Response:
+        """FastStream's whole pipeline for one row."""
+        return await process(self, msg)
+
     async def deliver(self, delivery: Delivery) -> Outcome:
         """Run the handler and say what becomes of the row. Cancellation passes through."""
         row = inner_message(delivery, self.options.retry_strategy)
@@ -203,8 +225,12 @@ class OutboxSubscriber(SubscriberUsecase[OutboxInnerMessage]):
 
     def _make_response_publisher(
         self,
-        message: StreamMessage[OutboxInnerMessage],  # noqa: ARG002
+        message: StreamMessage[OutboxInnerMessage],
     ) -> Iterable[Any]:
+        row = message.raw_message
+        if isinstance(row, OutboxInnerMessage) and not row.replies:
+            # it would ignore a command that costs a twentieth of a message to make
+            return ()
         return self._reply
 
     def get_log_context(self, message: StreamMessage[Any] | None) -> dict[str, str]:

@@ -7,6 +7,7 @@ broker (it loads `unittest.mock`) and FastAPI, are resolved when they are first 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from faststream._internal._compat import json_loads
 from faststream._internal.broker import BrokerRouter, BrokerUsecase
 from faststream._internal.broker.registrator import Registrator
 from faststream._internal.broker.router import SubscriberRoute
@@ -75,6 +76,7 @@ __all__ = [
     "TestBroker",
     "UnderlyingDriverAnnotation",
     "get_broker_logger",
+    "json_loads",
     "make_logger_state",
 ]
 

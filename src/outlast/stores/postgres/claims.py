@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from asyncpg.pgproto.pgproto import UUID as DriverUUID  # noqa: N811
+
 from outlast.model.delivery import Claim, Delivery
 from outlast.model.look import Expired, Sight, Walked, WalkStep, Want
 from outlast.stores.postgres.statements import Statements
@@ -30,7 +32,9 @@ async def claim(
     """Lease due rows under one token."""
     names = [want.queue for want in wanted]
     quotas = [want.quota for want in wanted]
-    return _claimed(await wire.fetch(sql.claim, (token, names, quotas, limit), timeout), token)
+    # each settle writes it again for every row, and the driver writes its own kind at once
+    own = DriverUUID(token.bytes)
+    return _claimed(await wire.fetch(sql.claim, (own, names, quotas, limit), timeout), own)
 
 
 async def read_back(

@@ -106,8 +106,13 @@ class Statements:
             f"for update skip locked) update {t} t set acquired_token = $1, acquired_at = now(), "
             f"deliveries_count = t.deliveries_count + 1 where {_LOCKED} returning {ROW}"
         )
+        # a row may be parked at 'infinity', which no subtraction takes
+        due = (
+            "least(greatest(p.next_attempt_at, now() - interval '1 day'), "
+            "now() + interval '100 years')"
+        )
         self.peek = (
-            "select q.name, extract(epoch from p.next_attempt_at - now())::float8, now() "
+            f"select q.name, extract(epoch from {due} - now())::float8, now() "
             "from unnest($1::text[]) q(name) cross join lateral ("
             f"select o.next_attempt_at from {t} o "
             "where o.queue = q.name and o.acquired_token is null "
