@@ -296,8 +296,11 @@ def test_peek_tells_when_each_queue_is_due(world):
         await w.claim("leased")
         sight = await w.store.look(["now", "later", "leased", "empty"], [], TIMEOUT)
         assert set(sight.due) == {"now", "later"}
-        assert sight.due["now"] <= 0
-        assert 0 < sight.due["later"] <= 50
+        assert sight.due["now"][0] <= 0
+        soon, late = sight.due["later"]
+        assert 0 < soon <= 50 < late <= 100
+        many = await w.store.look(["later", *(f"q{n}" for n in range(50))], [], TIMEOUT)
+        assert len(many.due["later"]) == 1
 
     world(body)
 

@@ -25,9 +25,9 @@ def test_a_row_parked_for_ever_blinds_no_look(postgres):
         names = ["parked", "first", "timer", "dead"]
         walk = [WalkStep(name, 30.0, None, 10) for name in names]
         sight = await world.store.look(names, walk, TIMEOUT)
-        assert sight.due["parked"] > 1e9
-        assert sight.due["first"] < 0
-        assert 50 < sight.due["timer"] <= 60
+        assert sight.due["parked"][0] > 1e9
+        assert sight.due["first"][0] < 0
+        assert 50 < sight.due["timer"][0] <= 60
         assert [w.expired for w in sight.walked if w.queue == "dead"] == [(dead,)]
 
     run_sql(postgres, body)

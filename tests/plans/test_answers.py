@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from outlast.model.delivery import Attempt, RetryEntry
-from outlast.model.look import Expired
+from outlast.model.look import Expired, WalkStep, Want
 from outlast.stores.postgres import claims, settles
 from tests.plans.explain import SECONDS, measured_line
 from tests.plans.tables import execute, fill
@@ -97,6 +97,38 @@ def test_a_release_answers_what_it_lost(lonely, skip):
         for row_id, _ in ours[:19]:
             assert rows[row_id]["acquired_token"] is None
         assert rows[ours[19][0]]["acquired_token"] == ours[19][1]
+
+    lonely.run(body)
+
+
+def test_instants_that_no_client_can_read_wedge_nothing(lonely):
+    """F-B17: rows that another program wrote are claimed, walked and peeked beside good ones."""
+
+    async def body(engine):
+        filled = await fill(engine, "ready", rows=1)
+        sql = filled.statements
+        await execute(
+            engine,
+            "DELETE FROM outbox",
+            "INSERT INTO outbox (queue, payload, created_at, next_attempt_at) VALUES "
+            "('q', 'a', '-infinity', now()), ('q', 'b', 'infinity', '-infinity'), "
+            "('q', 'c', '0044-03-15 BC', '0044-03-15 BC'), ('parked', 'd', now(), 'infinity')",
+        )
+        async with measured_line(engine) as line:
+            wire = line.answering()
+            sight = await claims.look(wire, sql, ["q", "parked"], (), SECONDS)
+            assert sight.due["q"] <= 0 < sight.due["parked"]
+            claim = await claims.claim(wire, sql, [Want("q", 5)], 5, uuid4(), SECONDS)
+            assert sorted(row.payload for row in claim.rows) == [b"a", b"b", b"c"]
+            assert all(row.created_at.tzinfo and row.next_attempt_at.tzinfo for row in claim.rows)
+            await execute(engine, "UPDATE outbox SET acquired_at = '-infinity' WHERE queue = 'q'")
+            step = WalkStep("q", 60.0, None, 2)
+            (first,) = (await claims.look(wire, sql, (), [step], SECONDS)).walked
+            step = step._replace(after=first.after)
+            (rest,) = (await claims.look(wire, sql, (), [step], SECONDS)).walked
+            expired = [Expired(row_id, 60.0) for row_id in (*first.expired, *rest.expired)]
+            taken = await claims.take_over(wire, sql, expired, uuid4(), SECONDS)
+            assert sorted(row.payload for row in taken.rows) == [b"a", b"b", b"c"]
 
     lonely.run(body)
 

@@ -41,7 +41,7 @@ def replaced(name, right, wrong):
 async def is_found_out(engine, statistics, plant, choose, *, settled=True, ours=0, expired=0):
     """Whether a bound breaks, with a plan made now or kept from when the table was empty."""
     async with AsyncExitStack() as opened:
-        early, custom, generic = lines = [
+        early, generic, _ = lines = [
             await opened.enter_async_context(measured_line(engine, settled=settled))
             for _ in range(3)
         ]

@@ -149,14 +149,12 @@ class Looker:
     def _seen_due(sight: Sight, peekers: dict[Subscription, list[str]], now: float) -> None:
         for subscription, queues in peekers.items():
             for queue in queues:
-                seconds = sight.due.get(queue)
-                if seconds is None:
-                    continue
-                if seconds <= 0:
-                    subscription.queues.heat(queue)
-                    subscription.instant_came = True
-                else:
-                    subscription.due.add(now + seconds, queue)
+                for seconds in sight.due.get(queue, ()):
+                    if seconds <= 0:
+                        subscription.queues.heat(queue)
+                        subscription.instant_came = True
+                    else:
+                        subscription.due.add(now + seconds, queue)
 
     # -- walk
 

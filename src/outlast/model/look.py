@@ -20,6 +20,16 @@ class WalkStep(NamedTuple):
     limit: int
 
 
+INSTANTS_PER_PEEK = 16
+
+
+def peek_depth(queues: int) -> int:
+    """How many due instants a peek tells of each queue: several where there are few queues, for
+    timers stand close together; one where there are many.
+    """
+    return max(1, INSTANTS_PER_PEEK // max(1, queues))
+
+
 class Walked(NamedTuple):
     """What one step of the walk saw. `after` is None when the queue's walk is finished."""
 
@@ -30,11 +40,11 @@ class Walked(NamedTuple):
 
 
 class Sight(NamedTuple):
-    """The answer to a look. `due` maps a queue to the seconds until its next unleased row is due
-    (zero or less: now); a queue without such a row is absent.
+    """The answer to a look. `due` maps a queue to the seconds until its next unleased rows are due,
+    the earliest first (zero or less: now); a queue without such a row is absent.
     """
 
-    due: dict[str, float]
+    due: dict[str, list[float]]
     walked: tuple[Walked, ...]
     now: datetime | None
 

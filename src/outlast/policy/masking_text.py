@@ -14,14 +14,14 @@ _PEM_END = re.compile(r"-----END [^\n-]{0,64}-----")
 
 # the second form is for passwords with a slash in them; it must not take a port for one
 _URL = re.compile(
-    r"(?<=://)(?:[^\s/?#\"'<>]+|[^\s/:@\"'<>]{0,128}:(?![0-9]{1,5}(?:/|$))[^\s\"'<>]{1,256})@"
+    r"(?<=://)(?:[^\s/?#\"'<>]+|[^\s/:@\"'<>]{0,128}:(?![0-9]{1,5}(?:[/?#]|$))[^\s\"'<>]{1,256})@"
 )
 _BEARER = re.compile(
     r"(?<![\w-])(bearer(?:[ \t]+token)?[ \t:=]+)(?!•)[\w.~+/=-]+", re.IGNORECASE | re.ASCII
 )
+# a word of plain letters after "basic" is prose
 _BASIC = re.compile(
-    r"(?<![\w-])(basic[ \t]+)(?=[A-Za-z0-9+/]*(?:[0-9+/=]|[a-z][A-Z]))[A-Za-z0-9+/]{6,}+={0,2}",
-    re.IGNORECASE,
+    r"(?<![\w-])((?i:basic)[ \t]+)(?=[A-Za-z/]*(?:[0-9+=]|[a-z][A-Z]))[A-Za-z0-9+/]{6,}+={0,2}"
 )
 _TOKEN = re.compile(
     r"(?<![\w-])(?:eyJ[\w-]{5,}+\.[\w-]++(?:\.[\w-]*+)?"  # a JSON web token
@@ -31,21 +31,27 @@ _TOKEN = re.compile(
 )
 _BETWEEN = r"[ \u00a0._-]?"
 # 3 to 6 are the payment cards, 2 the newer ones of the same networks; a fraction is no card
-_CARD = re.compile(
-    rf"(?<![0-9])(?<![0-9][.,])(?=[2-6])(?:[0-9]{{13,19}}"
-    rf"|[0-9]{{4}}(?:{_BETWEEN}[0-9]{{4}}){{2}}{_BETWEEN}[0-9]{{1,4}}(?:{_BETWEEN}[0-9]{{1,3}})?"
-    rf"|[0-9]{{4}}{_BETWEEN}[0-9]{{6}}{_BETWEEN}[0-9]{{4,5}})(?![0-9])"
+_CARD_START = re.compile(r"(?<![0-9])(?<![0-9]\.)(?=[2-6][0-9]{3})")
+_CARD_SHAPES = tuple(
+    re.compile(_BETWEEN.join(f"[0-9]{{{size}}}" for size in sizes) + "(?![0-9])")
+    for sizes in (
+        *((4, 4, 4, 4), (4, 6, 5), (4, 6, 4)),
+        *(
+            (4, 4, 4, 4, 3),
+            (4, 4, 4, 4, 2),
+            (4, 4, 4, 4, 1),
+            (4, 4, 4, 3),
+            (4, 4, 4, 2),
+            (4, 4, 4, 1),
+        ),
+    )
 )
-_DIGITS = (13, 19)
 
 # up to three words before `:` or `=`: "api key: …", "\"password\": …", "--token=…"
 _KEY = re.compile(
-    r"(?<![\w.-])([\w.-]++(?:[ ][\w.-]++){0,2}+)\\{0,3}[\"']?\s{0,8}(?::=|=>|={1,2}|:)[ \t]{0,8}"
+    r"(?<![\w.-])([\w.-]++(?:[ ][\w.-]++){0,2}+)\\{0,3}[\"']?\]?\s{0,8}(?::=|=>|={1,2}|:)[ \t]{0,8}"
 )
-_WORDS_BEFORE = 3
-_SCHEME = re.compile(
-    r"(?:bearer|basic|token|digest|apikey|negotiate)[ \t]+(?=\S)", re.IGNORECASE
-)
+_SCHEME = re.compile(r"(?:bearer|basic|token|digest|apikey|negotiate)[ \t]+(?=\S)", re.IGNORECASE)
 _OPENING_QUOTE = re.compile(r"(?:[A-Za-z]{0,2}|[\w.]{1,64}\()(\\{0,3}[\"'])")
 _LINE = re.compile(r"[^\r\n]*")
 _RUN = re.compile(r"[^\s,;&)}\]]*")
@@ -62,10 +68,19 @@ def luhn(digits: str) -> bool:
     return total % 10 == 0
 
 
-def _masked_card(found: re.Match[str]) -> str:
-    digits = re.sub(r"[^0-9]", "", found.group())
-    is_card = _DIGITS[0] <= len(digits) <= _DIGITS[1] and luhn(digits) and len(set(digits)) > 1
-    return MASK if is_card else found.group()
+def _without_cards(text: str) -> str:
+    parts: list[str] = []
+    done = position = 0
+    while (start := _CARD_START.search(text, position)) is not None:
+        position = start.end() + 1
+        for shape in _CARD_SHAPES:
+            found = shape.match(text, start.end())
+            if found is not None and luhn(re.sub(r"[^0-9]", "", found.group())):
+                parts += [text[done : found.start()], MASK]
+                done = position = found.end()
+                break
+    parts.append(text[done:])
+    return "".join(parts)
 
 
 def _without_pem(text: str) -> str:
@@ -115,13 +130,23 @@ def _closing_bracket(text: str, start: int) -> int:
     return len(text)
 
 
+def _ends_secret(phrase: str, is_secret: Callable[[str], bool]) -> bool:
+    """Whether the words right before the value name a secret: "api key", not "token used at"."""
+    words = phrase.split(" ")
+    for start in range(len(words) - 1, -1, -1):
+        before = " ".join(words[start:-1])
+        if is_secret(" ".join(words[start:])) and not (before and is_secret(before)):
+            return True
+    return False
+
+
 def _without_keyed(text: str, is_secret: Callable[[str], bool]) -> str:
     parts: list[str] = []
     done = position = 0
     while (found := _KEY.search(text, position)) is not None:
         position = found.end()
         key = found.group(1)
-        if not is_secret(key):
+        if not _ends_secret(key, is_secret):
             continue
         end = _value_end(text, position, key.lower())
         if end == position:
@@ -148,4 +173,4 @@ def masked_text(text: str, is_secret: Callable[[str], bool]) -> str:
     text = _BEARER.sub(rf"\1{MASK}", text)
     text = _BASIC.sub(rf"\1{MASK}", text)
     text = _TOKEN.sub(MASK, text)
-    return _CARD.sub(_masked_card, text)
+    return _without_cards(text)

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from outlast.model.dead_letter import Letter
 from outlast.model.delivery import Answer, Claim, Pair, RetryEntry
-from outlast.model.look import Expired, Sight, Walked, WalkStep, Want
+from outlast.model.look import Expired, Sight, Walked, WalkStep, Want, peek_depth
 from outlast.ports.store import Line, Wake
 from outlast.stores.memory.rows import MemoryRow, dead_letter
 
@@ -200,12 +200,12 @@ class MemoryStore:
         """Heads of queues, and one chunk of the walk."""
         await asyncio.sleep(0)
         now = self.clock()
-        due: dict[str, float] = {}
-        asked = set(peek)
+        due: dict[str, list[float]] = {}
+        asked, depth = set(peek), peek_depth(len(peek))
         for row in self.rows:
             if row.acquired_token is None and row.queue in asked:
-                seconds = (row.next_attempt_at - now).total_seconds()
-                due[row.queue] = min(due.get(row.queue, seconds), seconds)
+                due.setdefault(row.queue, []).append((row.next_attempt_at - now).total_seconds())
+        due = {queue: sorted(instants)[:depth] for queue, instants in due.items()}
         return Sight(due, tuple(self._walk(step, now) for step in walk), now)
 
     def _walk(self, step: WalkStep, now: datetime) -> Walked:

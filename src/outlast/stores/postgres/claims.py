@@ -11,7 +11,7 @@ from uuid import UUID
 from asyncpg.pgproto.pgproto import UUID as DriverUUID  # noqa: N811
 
 from outlast.model.delivery import Claim, Delivery
-from outlast.model.look import Expired, Sight, Walked, WalkStep, Want
+from outlast.model.look import Expired, Sight, Walked, WalkStep, Want, peek_depth
 from outlast.stores.postgres.statements import Statements
 from outlast.stores.postgres.wire import Wire
 
@@ -57,11 +57,13 @@ async def look(
     wire: Wire, sql: Statements, peek: Sequence[str], walk: Sequence[WalkStep], timeout: float
 ) -> Sight:
     """Two reads, each its own statement: no snapshot is held over both."""
-    due: dict[str, float] = {}
+    due: dict[str, list[float]] = {}
     now: datetime | None = None
     if peek:
-        for name, seconds, at in await wire.fetch(sql.peek, (list(peek),), timeout):
-            due[name], now = seconds, at
+        arguments = (list(peek), peek_depth(len(peek)))
+        for name, seconds, at in await wire.fetch(sql.peek, arguments, timeout):
+            due.setdefault(name, []).append(seconds)
+            now = at
     walked = tuple(await _walk(wire, sql, walk, timeout)) if walk else ()
     return Sight(due, walked, now)
 

@@ -10,9 +10,16 @@ from collections.abc import Callable, Iterable
 from sqlalchemy import Table
 from sqlalchemy.dialects import postgresql
 
+
+def _readable(column: str) -> str:
+    """An instant a client can read: infinities and years before Christ are no `datetime`."""
+    return f"least(greatest({column}, 'epoch'), '9999-01-01 00:00+00')"
+
+
 ROW = (
-    "t.id, t.queue, t.payload, t.headers, t.attempts_count, t.deliveries_count, t.created_at, "
-    "t.next_attempt_at, t.first_attempt_at, t.last_attempt_at, t.acquired_at, t.timer_id"
+    "t.id, t.queue, t.payload, t.headers, t.attempts_count, t.deliveries_count, "
+    f"{_readable('t.created_at')}, {_readable('t.next_attempt_at')}, t.first_attempt_at, "
+    "t.last_attempt_at, t.acquired_at, t.timer_id"
 )
 _ZERO = "'00000000-0000-0000-0000-000000000000'::uuid"
 
@@ -116,7 +123,7 @@ class Statements:
             "from unnest($1::text[]) q(name) cross join lateral ("
             f"select o.next_attempt_at from {t} o "
             "where o.queue = q.name and o.acquired_token is null "
-            "order by o.next_attempt_at, o.id limit 1) p"
+            "order by o.next_attempt_at, o.id limit $2) p"
         )
         self.walk = self._walk(t)
         self._settles(t)

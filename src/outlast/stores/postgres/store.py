@@ -98,11 +98,16 @@ class PostgresStore:
     async def _listen(self) -> None:
         wire = self._wires["claims"]
         if not wire.is_pooled:
-            await wire.listen(self._channel, self._heard)
+            await wire.listen(self._channel, self._heard, self._deafened)
 
     def _heard(self, queue: str) -> None:
         if self._wake is not None:
             self._wake(queue)
+
+    def _deafened(self) -> None:
+        # a claim finds out what became of the connection, at once and not at the next look
+        if self._wake is not None:
+            self._wake(None)
 
     def _cannot_open(self, error: Exception) -> str:
         address = self._engine.url.render_as_string(hide_password=True)

@@ -121,13 +121,17 @@ class Wire:
             if not isinstance(error, Exception):
                 raise
 
-    async def listen(self, channel: str, heard: Callable[[str], None]) -> None:
-        """Hear the channel for as long as this connection lives."""
+    async def listen(
+        self, channel: str, heard: Callable[[str], None], deafened: Callable[[], None]
+    ) -> None:
+        """Hear the channel for as long as this connection lives, and when it ends."""
 
         def callback(_connection: object, _pid: int, _channel: str, payload: object) -> None:
             heard(str(payload))
 
-        await self.connection.add_listener(channel, callback)
+        connection = self.connection
+        await connection.add_listener(channel, callback)
+        connection.add_termination_listener(lambda _connection: deafened())
 
     # -- statements
 

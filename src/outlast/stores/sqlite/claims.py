@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from outlast.model.delivery import Claim, Delivery
-from outlast.model.look import Expired, Sight, Walked, WalkStep, Want
+from outlast.model.look import Expired, Sight, Walked, WalkStep, Want, peek_depth
 from outlast.stores.sqlite.clock import FIRST_INSTANT, plus, read, read_optional
 from outlast.stores.sqlite.connection import Hop
 from outlast.stores.sqlite.names import Names
@@ -55,7 +55,7 @@ class Claims:
             f"AND (acquired_at < ? OR acquired_at > ?) RETURNING {_COLUMNS}"
         )
         self._read_back = f"SELECT {_COLUMNS} {leased} AND acquired_token = ?"
-        self._peek = f"SELECT next_attempt_at {pending} ORDER BY next_attempt_at, id LIMIT 1"
+        self._peek = f"SELECT next_attempt_at {pending} ORDER BY next_attempt_at, id LIMIT ?"
         walk = f"SELECT id, next_attempt_at, acquired_at {leased}"
         order = "ORDER BY next_attempt_at, id LIMIT ?"
         self._walk = f"{walk} {order}"
@@ -113,11 +113,12 @@ class Claims:
     def look(self, hop: Hop, peek: Sequence[str], walk: Sequence[WalkStep]) -> Sight:
         """Heads of queues, and one chunk of the walk of each queue."""
         now, _ = hop.now()
-        due: dict[str, float] = {}
+        due: dict[str, list[float]] = {}
+        depth = peek_depth(len(peek))
         for queue in peek:
-            head = hop.execute(self._peek, (queue,)).fetchone()
-            if head is not None:
-                due[queue] = (read(head[0], now) - now).total_seconds()
+            heads = hop.execute(self._peek, (queue, depth)).fetchall()
+            if heads:
+                due[queue] = [(read(head[0], now) - now).total_seconds() for head in heads]
         return Sight(due, tuple(self._step(hop, step, now) for step in walk), now)
 
     def _step(self, hop: Hop, step: WalkStep, now: datetime) -> Walked:
