@@ -12,10 +12,13 @@ from bench.measures.cells import Cells, best, interleaved, median, ratios
 PEERS = (FSO_DEFAULT, FSO_BEST[1])
 ENTRIES = (OURS_DEFAULT, *PEERS, PGQUEUER_DEFAULT)
 RATE = 50
+SLICES = 3
+"""Cells of a round: short ones, for what else the machine does comes and goes within seconds."""
 
 
 def measure(dsn: str, rounds: int, samples: int, entries: Sequence[Entry] = ENTRIES) -> Cells:
-    """Every contender once a round, `samples` messages each; publisher and consumer apart."""
+    """`samples` messages a round of every contender; publisher and consumer apart."""
+    samples = -(-samples // SLICES)
 
     def run(entry: Entry) -> dict[str, Any]:
         consumer = Child({"do": "listen", "dsn": dsn}, entry)
@@ -37,7 +40,7 @@ def measure(dsn: str, rounds: int, samples: int, entries: Sequence[Entry] = ENTR
             "lost": len(sent) - len(delays),
         }
 
-    return interleaved("latency", entries, rounds, run)
+    return interleaved("latency", entries, rounds * SLICES, run)
 
 
 def findings(cells: Cells) -> list[Finding]:

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
         RetryStrategyProto,
     )
     from outlast.publish.plan import TimerConflict
-    from outlast.tables import make_dlq_table, make_outbox_table, outbox_autovacuum_ddl
+    from outlast.tables import (
+        make_dlq_table,
+        make_operations_tables,
+        make_outbox_table,
+        outbox_autovacuum_ddl,
+    )
     from outlast.testing import TestOutboxBroker
 
 _HOMES = {
@@ -41,6 +46,7 @@ _HOMES = {
     "TestOutboxBroker": "outlast.testing",
     "TimerConflict": "outlast.publish.plan",
     "make_dlq_table": "outlast.tables",
+    "make_operations_tables": "outlast.tables",
     "make_outbox_table": "outlast.tables",
     "outbox_autovacuum_ddl": "outlast.tables",
 }
@@ -61,6 +67,7 @@ __all__ = [
     "TestOutboxBroker",
     "TimerConflict",
     "make_dlq_table",
+    "make_operations_tables",
     "make_outbox_table",
     "outbox_autovacuum_ddl",
 ]

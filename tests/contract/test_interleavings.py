@@ -533,3 +533,34 @@ def test_retries_take_the_databases_clock(database):
         assert after["first_attempt_at"] == after["last_attempt_at"]
 
     run_sql(database, body)
+
+
+HOSTILE_HEADERS = [
+    "[" * 3000 + "]" * 3000,
+    '{"a": ' + "[" * 3000 + "]" * 3000 + "}",
+    '{"n": 1' + "0" * 5000 + "}",
+    '"a string"',
+    "[1, 2]",
+    "7",
+]
+
+
+@pytest.mark.parametrize("headers", HOSTILE_HEADERS, ids=range(len(HOSTILE_HEADERS)))
+def test_hostile_headers_of_one_row_do_not_hold_up_its_batch(database, headers):
+    """F-F04: what no decoder reads is delivered without headers, its neighbours as they are."""
+
+    async def body(w):
+        await w.add(headers={"a": 1})
+        bad = await w.add()
+        await w.add(headers={"b": 2})
+        async with w.engine.begin() as connection:
+            cast = "cast(:headers as jsonb)" if w.kind == "postgres" else ":headers"
+            await connection.execute(
+                text(f"update outbox set headers = {cast} where id = :id"),
+                {"headers": headers, "id": bad},
+            )
+        rows = (await w.claim()).rows
+        assert [row.headers for row in rows] in ([{"a": 1}, None, {"b": 2}],)
+        assert (await w.store.bury([letter(row) for row in rows], TIMEOUT)).lost == ()
+
+    run_sql(database, body)

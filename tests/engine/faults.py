@@ -10,13 +10,15 @@ from typing import Any
 
 from outlast.model.errors import Disconnected
 
-METHODS = ("claim", "read_back", "take_over", "look", "extend", "ack", "retry", "release", "bury")
 LINES = {
     "extend": "settles",
     "ack": "settles",
     "retry": "settles",
     "release": "settles",
     "bury": "letters",
+    "resolve": "letters",
+    "refresh": "letters",
+    "reopen": "letters",
 }
 
 
@@ -98,3 +100,12 @@ class FaultyStore:
 
     async def bury(self, letters, timeout, *, skip=False):
         return await self._call("bury", letters, timeout, skip=skip)
+
+    async def resolve(self, passes, timeout, *, skip=False):
+        return await self._call("resolve", passes, timeout, skip=skip)
+
+    async def refresh(self, passes, timeout, *, skip=False):
+        return await self._call("refresh", passes, timeout, skip=skip)
+
+    async def reopen(self, passes, timeout, *, skip=False):
+        return await self._call("reopen", passes, timeout, skip=skip)

@@ -15,7 +15,7 @@ ROOT_NAMES = {
     *("OutboxRouter", "TestOutboxBroker", "TimerConflict"),
     *("make_dlq_table", "make_outbox_table", "outbox_autovacuum_ddl"),
 }
-OURS = {"LeaseLimitExceeded"}
+OURS = {"LeaseLimitExceeded", "make_operations_tables"}
 
 SUBMODULES = {
     "annotations": [

@@ -11,7 +11,7 @@ from outlast.engine.look import LEASES_PER_WALK
 from outlast.model.dead_letter import Letter
 from outlast.model.delivery import Attempt, RetryEntry
 from outlast.model.failure import Failure
-from outlast.model.look import Expired, WalkStep, Want
+from outlast.model.look import Expired, WalkStep, Want, peek_depth
 from outlast.stores.postgres import claims, settles
 from outlast.stores.postgres.statements import Statements
 from tests.plans.explain import SECONDS, Plan
@@ -161,11 +161,11 @@ def take_over(filled: Filled, rows: int) -> Measured:
 
 
 def peek(filled: Filled, queues: int) -> Measured:
-    names = filled.queues[:queues]
+    names, instants = filled.queues[:queues], peek_depth(queues) * queues
     return Measured(
-        "peek",
-        queues,
-        _PER_QUEUE * queues + 20,
+        f"peek at {queues} queues",
+        instants,
+        2 * instants + _PER_QUEUE * queues + 20,
         lambda line: claims.look(line, filled.statements, names, (), SECONDS),
         writes=False,
         passes_dead=True,

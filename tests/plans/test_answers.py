@@ -117,7 +117,7 @@ def test_instants_that_no_client_can_read_wedge_nothing(lonely):
         async with measured_line(engine) as line:
             wire = line.answering()
             sight = await claims.look(wire, sql, ["q", "parked"], (), SECONDS)
-            assert sight.due["q"] <= 0 < sight.due["parked"]
+            assert max(sight.due["q"]) <= 0 < min(sight.due["parked"])
             claim = await claims.claim(wire, sql, [Want("q", 5)], 5, uuid4(), SECONDS)
             assert sorted(row.payload for row in claim.rows) == [b"a", b"b", b"c"]
             assert all(row.created_at.tzinfo and row.next_attempt_at.tzinfo for row in claim.rows)

@@ -30,7 +30,8 @@ DEAD_MARKED = CHURNED // 100
 
 
 def looks(filled: Filled) -> list[hot.Measured]:
-    return [hot.walk(filled, 1), hot.walk(filled, 100), hot.peek(filled, 100)]
+    walks = [hot.walk(filled, queues) for queues in (1, 100)]
+    return [*walks, *(hot.peek(filled, queues) for queues in (1, 10, 100))]
 
 
 def claims(filled: Filled, shape: str) -> Iterator[hot.Measured]:

@@ -17,6 +17,7 @@ from outlast.engine.hand import Deliver, InHand, Reclaims, Subscription
 from outlast.engine.lease import Lessor
 from outlast.engine.options import EngineOptions, SubscriptionOptions
 from outlast.engine.reconnect import Reconnector
+from outlast.engine.replays import RefreshKind, ReopenKind, ResolveKind
 from outlast.engine.settle import Lane
 from outlast.engine.tell import Teller
 from outlast.engine.verdicts import AckKind, BuryKind, EndKind, ReleaseKind, RetryKind
@@ -24,7 +25,9 @@ from outlast.engine.wake import watch_changes
 from outlast.engine.watchdog import Watchdog
 from outlast.model.delivery import Attempt, Delivery
 from outlast.model.events import Emit
+from outlast.model.headers import REPLAY
 from outlast.model.outcome import RELEASE, Ack, Outcome, Release, Retry, Terminal, Unsettled
+from outlast.model.replay_pass import letter_of
 from outlast.policy.verdict import Verdicts
 from outlast.ports.store import Store
 
@@ -64,6 +67,11 @@ class Engine:
         self._acks, self._ends = AckKind(*kinds), EndKind(*kinds)
         self._retries, self._releases = RetryKind(*kinds, self._retried), ReleaseKind(*kinds)
         self._burials = BuryKind(*kinds)
+        self._resolves = ResolveKind(*kinds)
+        self._refreshes = RefreshKind(*kinds, self._retried)
+        self._reopens = ReopenKind(*kinds)
+        self._resolves.plainly = lambda entry: self._settles.put(self._acks, entry)
+        self._refreshes.plainly = lambda entry: self._settles.put(self._retries, entry)
         lessor = Lessor(store, self._live, self._timeout, self._logger)
         self._settles = Lane(
             "settles",
@@ -76,7 +84,7 @@ class Engine:
         )
         self._letters = Lane(
             "letters",
-            (self._burials,),
+            (self._burials, self._resolves, self._refreshes, self._reopens),
             timeout=self._timeout,
             reconnector=reconnector,
             logger=self._logger,
@@ -226,6 +234,9 @@ class Engine:
             # abandoned by a stop: its lease runs out
             return
         entry.outcome = outcome
+        headers = entry.delivery.headers
+        if headers and REPLAY in headers and self._settle_replay(entry, outcome):
+            return
         match outcome:
             case Ack():
                 self._settles.put(self._acks, entry)
@@ -240,6 +251,21 @@ class Engine:
             case Unsettled():
                 entry.subscription.close(entry)
                 self._tell.unsettled(entry)
+
+    def _settle_replay(self, entry: InHand, outcome: Outcome) -> bool:
+        """Whether this is a replay, and its verdict moves the letter."""
+        if not self.store.has_replays or letter_of(entry.delivery.headers) is None:
+            return False
+        match outcome:
+            case Ack():
+                self._letters.put(self._resolves, entry)
+            case Retry():
+                self._letters.put(self._refreshes, entry)
+            case Terminal():
+                self._letters.put(self._reopens, entry)
+            case _:
+                return False
+        return True
 
     def _retried(self, entry: InHand, delay_seconds: float) -> None:
         at = asyncio.get_running_loop().time() + delay_seconds

@@ -166,21 +166,26 @@ class Lane:
             if skip:
                 # not even with SKIP LOCKED: the table is locked
                 self._later(kind, group, failure)
+            elif kind.one_by_one_when_locked:
+                await self._write_singly(kind, group, skip=True)
             else:
                 await self._write(kind, group, skip=True)
         except RowRefused as failure:
             if len(group) == 1:
                 kind.give_up(group[0], failure)
             else:
-                for entry in group:
-                    await self._write(kind, [entry], skip=skip)
-                    await self._refresh_in_time()
+                await self._write_singly(kind, group, skip=skip)
         except StoreFailure as failure:
             self._failed(kind, group, failure)
         else:
             if not answer.held:
                 self._back_off = _BACK_OFF_FIRST
             self._landed(kind, group, answer)
+
+    async def _write_singly(self, kind: Kind, group: list[InHand], *, skip: bool) -> None:
+        for entry in group:
+            await self._write(kind, [entry], skip=skip)
+            await self._refresh_in_time()
 
     async def _send(self, kind: Kind, group: list[InHand], skip: bool) -> Answer:
         for entry in group:

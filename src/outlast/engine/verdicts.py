@@ -32,6 +32,8 @@ class Kind(ABC):
 
     name: str
     phase: str
+    one_by_one_when_locked = False
+    """Whether one locked row or letter may hold up the others of its group only for a moment."""
 
     def __init__(
         self, store: Store, options: EngineOptions, tell: Teller, logger: logging.Logger
@@ -172,9 +174,10 @@ class BuryKind(Kind):
         return min(super().group_max(first), self.options.letter_group_max)
 
     async def write(self, group: list[InHand], timeout: float, skip: bool) -> Answer:
-        return await self.store.bury([self._letter(e) for e in group], timeout, skip=skip)
+        return await self.store.bury([self.letter(e) for e in group], timeout, skip=skip)
 
-    def _letter(self, entry: InHand) -> Letter:
+    def letter(self, entry: InHand) -> Letter:
+        """What is written of it."""
         delivery, outcome, attempt = entry.delivery, entry.outcome, entry.attempt
         assert isinstance(outcome, Terminal)
         headers = delivery.headers or {}

@@ -55,6 +55,9 @@ class Masker:
     def is_secret(self, key: str) -> bool:
         """Whether the words of a listed name follow each other in this key."""
         words = _words(key)
+        whole = "".join(words)
+        if not any(name in whole for name in self._names):
+            return False
         for start in range(len(words)):
             joined = ""
             for word in words[start:]:
@@ -85,27 +88,28 @@ class Masker:
         return frozenset(found)
 
     def _value(self, value: Any, depth: int) -> Masked:
-        if isinstance(value, str):
-            return self.text(value)
-        if isinstance(value, bool) or value is None or isinstance(value, float):
-            return Masked(value, masked=False)
-        if isinstance(value, int):
+        if value is None or isinstance(value, bool | float):
+            seen = Masked(value, masked=False)
+        elif isinstance(value, int):
             # a card number may come as a number; the bound spares the digits of a huge one
-            if 0 < value < 10**19 and self.text(str(value)).masked:
-                return Masked(MASK, masked=True)
-            return Masked(value, masked=False)
-        if depth >= DEPTH_MAX:
-            return Masked(MASK, masked=True)
-        if isinstance(value, Mapping):
-            return self._mapping(value, depth)
-        if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+            is_card = 0 < value < 10**19 and self.text(str(value)).masked
+            seen = Masked(MASK if is_card else value, is_card)
+        elif isinstance(value, str):
+            seen = self.text(value)
+        elif depth >= DEPTH_MAX:
+            seen = Masked(MASK, masked=True)
+        elif isinstance(value, Mapping):
+            seen = self._mapping(value, depth)
+        elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
             items = [self._value(item, depth + 1) for item in value]
-            return Masked([item.value for item in items], any(item.masked for item in items))
-        return self.text(str(value))
+            seen = Masked([item.value for item in items], any(item.masked for item in items))
+        else:
+            seen = self.text(str(value))
+        return seen
 
     def _mapping(self, value: Mapping[Any, Any], depth: int) -> Masked:
         shown: dict[Any, Any] = {}
-        masked = False
+        masked, same = False, 1
         for key, item in value.items():
             if isinstance(key, str) and self.is_secret(key):
                 # whether there is a value at all is no secret, and often the error
@@ -114,7 +118,11 @@ class Masker:
                 seen = self._value(item, depth + 1)
             name = self.text(key) if isinstance(key, str) else Masked(key, masked=False)
             masked = masked or seen.masked or name.masked
-            shown[_free(name.value, shown) if name.masked else key] = seen.value
+            free = name.value
+            while free in shown:  # masked names may be alike; no entry hides another
+                same += 1
+                free = f"{name.value} ({same})"
+            shown[free] = seen.value
         return Masked(shown, masked)
 
     def _collect(self, value: Any, found: set[str], depth: int, *, under_secret: bool) -> None:
@@ -131,12 +139,3 @@ class Masker:
         elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
             for item in value:
                 self._collect(item, found, depth + 1, under_secret=under_secret)
-
-
-def _free(name: str, taken: Mapping[Any, Any]) -> str:
-    """The name, numbered if another masked key has it: no entry hides another."""
-    count, free = 1, name
-    while free in taken:
-        count += 1
-        free = f"{name} ({count})"
-    return free

@@ -12,9 +12,9 @@ MASK = "•••"
 _PEM = re.compile(r"-----BEGIN [^\n-]{0,64}-----")
 _PEM_END = re.compile(r"-----END [^\n-]{0,64}-----")
 
-# the second form is for passwords with a slash in them; it must not take a port for one
+# the first form is for passwords with a slash in them; it must not take a port for one
 _URL = re.compile(
-    r"(?<=://)(?:[^\s/?#\"'<>]+|[^\s/:@\"'<>]{0,128}:(?![0-9]{1,5}(?:[/?#]|$))[^\s\"'<>]{1,256})@"
+    r"(?<=://)(?:[^\s/:@\"'<>]{0,128}:(?![0-9]{1,5}(?:[/?#]|$))[^\s\"'<>]{1,256}|[^\s/?#\"'<>]+)@"
 )
 _BEARER = re.compile(
     r"(?<![\w-])(bearer(?:[ \t]+token)?[ \t:=]+)(?!•)[\w.~+/=-]+", re.IGNORECASE | re.ASCII
@@ -51,6 +51,7 @@ _CARD_SHAPES = tuple(
 _KEY = re.compile(
     r"(?<![\w.-])([\w.-]++(?:[ ][\w.-]++){0,2}+)\\{0,3}[\"']?\]?\s{0,8}(?::=|=>|={1,2}|:)[ \t]{0,8}"
 )
+_KEY_CHARS = 256
 _SCHEME = re.compile(r"(?:bearer|basic|token|digest|apikey|negotiate)[ \t]+(?=\S)", re.IGNORECASE)
 _OPENING_QUOTE = re.compile(r"(?:[A-Za-z]{0,2}|[\w.]{1,64}\()(\\{0,3}[\"'])")
 _LINE = re.compile(r"[^\r\n]*")
@@ -145,7 +146,7 @@ def _without_keyed(text: str, is_secret: Callable[[str], bool]) -> str:
     done = position = 0
     while (found := _KEY.search(text, position)) is not None:
         position = found.end()
-        key = found.group(1)
+        key = found.group(1)[-_KEY_CHARS:]
         if not _ends_secret(key, is_secret):
             continue
         end = _value_end(text, position, key.lower())

@@ -13,6 +13,7 @@ from uuid import UUID
 from outlast.model.dead_letter import Letter
 from outlast.model.delivery import Answer, Claim, Pair, RetryEntry
 from outlast.model.look import Expired, Sight, WalkStep, Want
+from outlast.model.replay_pass import Delivered, Failed, Retried
 
 Line = Literal["claims", "settles", "letters"]
 Wake = Callable[[str | None], None]
@@ -26,6 +27,10 @@ class Store(Protocol):
     has_dead_letters: bool
     change_poll_seconds: float | None
     """How often `changed` is asked, where the database has no wake-ups of its own."""
+
+    @property
+    def has_replays(self) -> bool:
+        """Whether the dead-letter table has the columns that a replay needs."""
 
     async def open(self, wake: Wake) -> None:
         """Connect every line, check the tables. Raises what an operator can act on."""
@@ -74,3 +79,18 @@ class Store(Protocol):
         self, letters: Sequence[Letter], timeout: float, *, skip: bool = False
     ) -> Answer:
         """Delete the rows and write their dead letters, atomically."""
+
+    async def resolve(
+        self, passes: Sequence[Delivered], timeout: float, *, skip: bool = False
+    ) -> Answer:
+        """Delete the rows of acknowledged replays and resolve their letters, atomically."""
+
+    async def refresh(
+        self, passes: Sequence[Retried], timeout: float, *, skip: bool = False
+    ) -> Answer:
+        """Reschedule the rows of failed replays and show the failure in their letters."""
+
+    async def reopen(
+        self, passes: Sequence[Failed], timeout: float, *, skip: bool = False
+    ) -> Answer:
+        """Delete the rows of replays that failed for good and open their letters again."""

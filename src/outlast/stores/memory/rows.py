@@ -7,7 +7,8 @@ from uuid import UUID
 
 from outlast.model import headers as envelope
 from outlast.model.dead_letter import Letter
-from outlast.model.delivery import Delivery
+from outlast.model.delivery import Attempt, Delivery
+from outlast.model.failure import Failure
 
 
 @dataclass(kw_only=True)
@@ -56,10 +57,17 @@ class MemoryRow:
         """Give the lease back."""
         self.acquired_token = self.acquired_at = None
 
+    def reschedule(self, at: datetime, attempt: Attempt) -> None:
+        """Give the lease back until the next attempt."""
+        self.unlease()
+        self.next_attempt_at = at
+        self.attempts_count = attempt.count
+        self.first_attempt_at = attempt.first_at
+        self.last_attempt_at = attempt.last_at
+
 
 def dead_letter(number: int, row: MemoryRow, letter: Letter, now: datetime) -> dict[str, Any]:
     """The dead letter of a row, with every column of the table."""
-    failure = letter.failure
     return {
         "id": number,
         "original_id": row.id,
@@ -70,22 +78,16 @@ def dead_letter(number: int, row: MemoryRow, letter: Letter, now: datetime) -> d
         "created_at": row.created_at,
         "failed_at": now,
         "failure_reason": letter.reason,
-        "last_exception": failure.last_exception,
+        **failure_columns(letter.failure),
         "timer_id": row.timer_id,
         "message_id": envelope.message_id(row.headers, row.id),
         "event_type": letter.event_type,
         "subscriber": letter.subscriber,
         "consumer_instance": letter.consumer_instance,
         "consumer_version": letter.consumer_version,
-        "fingerprint": failure.fingerprint,
         "owner": None,
-        "failure_category": failure.category,
         "policy_version": None,
         "triage": None,
-        "error_type": failure.error_type,
-        "error_message": failure.error_message,
-        "stack_trace": failure.stack_trace,
-        "http_status": failure.http_status,
         "attempts_count": letter.attempts_count,
         "total_deliveries": row.deliveries_count,
         "revision": 0,
@@ -99,4 +101,17 @@ def dead_letter(number: int, row: MemoryRow, letter: Letter, now: datetime) -> d
         "replayed_as": None,
         "resolution": None,
         "origin": None,
+    }
+
+
+def failure_columns(failure: Failure) -> dict[str, Any]:
+    """The columns that say what went wrong."""
+    return {
+        "last_exception": failure.last_exception,
+        "fingerprint": failure.fingerprint,
+        "failure_category": failure.category,
+        "error_type": failure.error_type,
+        "error_message": failure.error_message,
+        "stack_trace": failure.stack_trace,
+        "http_status": failure.http_status,
     }

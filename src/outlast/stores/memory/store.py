@@ -6,14 +6,18 @@ Time comes from the clock it is given; nothing here may sleep.
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from outlast.model.dead_letter import Letter
 from outlast.model.delivery import Answer, Claim, Pair, RetryEntry
 from outlast.model.look import Expired, Sight, Walked, WalkStep, Want, peek_depth
+from outlast.model.replay_pass import Delivered, Failed, Retried
 from outlast.ports.store import Line, Wake
-from outlast.stores.memory.rows import MemoryRow, dead_letter
+from outlast.stores.memory.letters import MemoryLetters
+from outlast.stores.memory.rows import MemoryRow
+
+T = TypeVar("T", Letter, Delivered, Failed)
 
 _LAST_INSTANT = datetime(9999, 12, 31, tzinfo=UTC)
 
@@ -40,11 +44,12 @@ class MemoryStore:
         self, clock: Callable[[], datetime] = _utc_now, *, dead_letters: bool = True
     ) -> None:
         self.clock = clock
-        self.has_dead_letters = dead_letters
+        self.has_dead_letters = self.has_replays = dead_letters
         self.rows: list[MemoryRow] = []
         self.dlq_rows: list[dict[str, Any]] = []
+        self.history: list[dict[str, Any]] = []
+        self._letters = MemoryLetters(self.dlq_rows, self.history)
         self._ids = 0
-        self._dlq_ids = 0
         self._wake: Wake | None = None
         self._open = False
 
@@ -274,11 +279,7 @@ class MemoryStore:
             held, missing = self._held([(entry.id, entry.token)])
             lost += missing
             for row in held:
-                row.unlease()
-                row.next_attempt_at = later(now, entry.delay_seconds)
-                row.attempts_count = entry.attempt.count
-                row.first_attempt_at = entry.attempt.first_at
-                row.last_attempt_at = entry.attempt.last_at
+                row.reschedule(later(now, entry.delay_seconds), entry.attempt)
         return Answer(tuple(lost))
 
     async def release(
@@ -296,21 +297,45 @@ class MemoryStore:
         return Answer(lost)
 
     async def bury(
-        self,
-        letters: Sequence[Letter],
-        timeout: float,
-        *,
-        skip: bool = False,
+        self, letters: Sequence[Letter], timeout: float, *, skip: bool = False
     ) -> Answer:
         """Delete and write the dead letters."""
+        return self._end(letters, self._letters.bury)
+
+    async def resolve(
+        self, passes: Sequence[Delivered], timeout: float, *, skip: bool = False
+    ) -> Answer:
+        """Delete and resolve."""
+        return self._end(passes, self._letters.resolve)
+
+    async def refresh(
+        self, passes: Sequence[Retried], timeout: float, *, skip: bool = False
+    ) -> Answer:
+        """Reschedule and show the failure."""
         now = self.clock()
         lost: list[Pair] = []
-        for letter in letters:
-            held, missing = self._held([(letter.id, letter.token)])
+        for ended in passes:
+            held, missing = self._held([(ended.id, ended.token)])
             lost += missing
             for row in held:
-                self._dlq_ids += 1
-                self.dlq_rows.append(dead_letter(self._dlq_ids, row, letter, now))
+                row.reschedule(later(now, ended.delay_seconds), ended.attempt)
+                self._letters.refresh(row, ended, now)
+        return Answer(tuple(lost))
+
+    async def reopen(
+        self, passes: Sequence[Failed], timeout: float, *, skip: bool = False
+    ) -> Answer:
+        """Delete and open again."""
+        return self._end(passes, self._letters.reopen)
+
+    def _end(self, items: Sequence[T], write: Callable[[MemoryRow, T, datetime], None]) -> Answer:
+        now = self.clock()
+        lost: list[Pair] = []
+        for item in items:
+            held, missing = self._held([(item.id, item.token)])
+            lost += missing
+            for row in held:
+                write(row, item, now)
             self._remove(held)
         return Answer(tuple(lost))
 

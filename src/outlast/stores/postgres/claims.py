@@ -106,7 +106,7 @@ def _order(record: Any) -> tuple[datetime, int]:
 
 def _delivery(record: Any, token: UUID) -> Delivery:
     headers = record[3]
-    if headers is not None and headers.__class__ is not dict:
+    if headers is not None:
         headers = _headers(headers, record[0])
     return Delivery(
         record[0],
@@ -126,13 +126,11 @@ def _delivery(record: Any, token: UUID) -> Delivery:
 
 
 def _headers(stored: Any, row_id: int) -> dict[str, Any] | None:
-    """Of a connection that gives JSON as text, or of a row that another process wrote oddly."""
-    headers = stored
-    if isinstance(stored, str):
-        # with the driver's own decoder a JSON string arrives as a string that is no JSON
-        with contextlib.suppress(ValueError):
-            headers = json.loads(stored)
-    if headers is None or isinstance(headers, dict):
+    """The claims line gives JSON as text. Another process may have written anything."""
+    headers: Any = None
+    with contextlib.suppress(ValueError, RecursionError):
+        headers = json.loads(stored)
+    if isinstance(headers, dict):
         return headers
     _logger.warning("row %s: its headers are no JSON object; it is delivered without them", row_id)
     return None

@@ -72,6 +72,13 @@ async def check_dead_letters(wire: Wire, table: Table, seconds: float) -> frozen
     return frozenset(columns)
 
 
+async def find_table(wire: Wire, table: Table, seconds: float) -> str | None:
+    """The quoted name of an optional table, if it is there."""
+    name = qualified(table)
+    found = await wire.connection.fetchval("select to_regclass($1)::text", name, timeout=seconds)
+    return None if found is None else name
+
+
 async def _describe(wire: Wire, table: Table, seconds: float) -> tuple[str, bool, Sequence[str]]:
     name = qualified(table)
     row = await wire.connection.fetchrow(_COLUMNS, name, timeout=seconds)

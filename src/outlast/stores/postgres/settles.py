@@ -16,7 +16,7 @@ async def pairs(
     wire: Wire, sql: str, skipping: str, group: Sequence[Pair], timeout: float, *, skip: bool
 ) -> Answer:
     """Ack, extend, release: all they need is the pairs."""
-    return await _settle(wire, skipping if skip else sql, group, (), timeout, skip=skip)
+    return await settle(wire, skipping if skip else sql, group, (), timeout, skip=skip)
 
 
 async def retries(
@@ -38,7 +38,7 @@ async def retries(
         [entry.attempt.first_at for entry in entries],
         [entry.attempt.last_at for entry in entries],
     )
-    return await _settle(wire, skipping if skip else sql, group, values, timeout, skip=skip)
+    return await settle(wire, skipping if skip else sql, group, values, timeout, skip=skip)
 
 
 async def letters(
@@ -53,10 +53,10 @@ async def letters(
     """Dead letters carry what the worker knows; the statement copies the rest."""
     values = [[read(letter) for letter in group] for read in _LETTER_VALUES]
     owned = [(letter.id, letter.token) for letter in group]
-    return await _settle(wire, skipping if skip else sql, owned, values, timeout, skip=skip)
+    return await settle(wire, skipping if skip else sql, owned, values, timeout, skip=skip)
 
 
-async def _settle(
+async def settle(
     wire: Wire,
     sql: str,
     group: Sequence[Pair],
@@ -65,6 +65,7 @@ async def _settle(
     *,
     skip: bool,
 ) -> Answer:
+    """One statement for a group. What it answers depends on the form: see `ANSWER`."""
     ids = [pair[0] for pair in group]
     tokens = [pair[1] for pair in group]
     rows = await wire.fetch(sql, (ids, tokens, *values), timeout)

@@ -26,18 +26,23 @@ _ZERO = "'00000000-0000-0000-0000-000000000000'::uuid"
 _UNNEST_PAIRS = "unnest($1::bigint[], $2::uuid[]) u(i, k)"
 
 
-def _pair(alias: str) -> str:
-    token = f"coalesce({alias}.acquired_token, {_ZERO})"
+def token_of(alias: str) -> str:
+    """The row's token, as it is compared."""
+    return f"coalesce({alias}.acquired_token, {_ZERO})"
+
+
+def owned(alias: str) -> str:
+    """The rows of the group that are still under their token."""
     return (
         f"{alias}.id = any($1::bigint[]) "
-        f"and (({alias}.id, {token}) in (select i, k from {_UNNEST_PAIRS})) is true"
+        f"and (({alias}.id, {token_of(alias)}) in (select i, k from {_UNNEST_PAIRS})) is true"
     )
 
 
-_PAIR = _pair("t")
+_PAIR = owned("t")
 
-_LOCKED = "t.id = any(array(select l.id from l))"
-"""The rows that `_skipping` locked. An array, because a join lets a planner that believes the table
+LOCKED = "t.id = any(array(select l.id from l))"
+"""The rows that `lock_rows` locked. An array, because a join lets a planner that believes the table
 empty read all of it."""
 
 ANSWER = (
@@ -90,7 +95,7 @@ class Statements:
     """Every statement on one outbox table."""
 
     def __init__(self, outbox: Table, dlq: Table | None, dlq_columns: Iterable[str] = ()) -> None:
-        t = qualified(outbox)
+        self.table = t = qualified(outbox)
         self.claim = (
             f"update {t} t set acquired_token = $1, acquired_at = now(), "
             "deliveries_count = t.deliveries_count + 1 "
@@ -111,7 +116,7 @@ class Statements:
             f"with l as materialized (select o.id from {t} o where o.id = any($2::bigint[]) "
             f"and o.acquired_at not between now() - {ttl} and now() + {ttl} "
             f"for update skip locked) update {t} t set acquired_token = $1, acquired_at = now(), "
-            f"deliveries_count = t.deliveries_count + 1 where {_LOCKED} returning {ROW}"
+            f"deliveries_count = t.deliveries_count + 1 where {LOCKED} returning {ROW}"
         )
         # a row may be parked at 'infinity', which no subtraction takes
         due = (
@@ -139,7 +144,9 @@ class Statements:
         return (
             "select q.name, count(*), array_agg(w.id) filter (where " + expired + "), "
             "min(extract(epoch from w.acquired_at - now())::float8 + q.ttl) "
-            f"filter (where not ({expired})), max(w.next_attempt_at), "
+            f"filter (where not ({expired})), "
+            # the place to go on must be one that a client can name
+            "greatest(max(w.next_attempt_at), '0001-01-01 00:00+00'), "
             "(array_agg(w.id order by w.next_attempt_at desc, w.id desc))[1] "
             "from unnest($1::text[], $2::float8[], $3::timestamptz[], $4::bigint[], $5::int[]) "
             "q(name, ttl, at, id, n) "
@@ -179,13 +186,13 @@ class Statements:
         self.release = f"with d as (update {t} t set {back} where {_PAIR} returning t.id) {answer}"
         self.retry = f"with d as (update {t} t set {later} where {_PAIR} returning t.id) {answer}"
         skipping: Callable[[str], str] = lambda write: _skipping(t, write)  # noqa: E731
-        self.ack_skipping = skipping(f"delete from {t} t where {_LOCKED} returning t.id")
+        self.ack_skipping = skipping(f"delete from {t} t where {LOCKED} returning t.id")
         self.extend_skipping = skipping(
-            f"update {t} t set acquired_at = now() where {_LOCKED} returning t.id"
+            f"update {t} t set acquired_at = now() where {LOCKED} returning t.id"
         )
-        self.release_skipping = skipping(f"update {t} t set {back} where {_LOCKED} returning t.id")
+        self.release_skipping = skipping(f"update {t} t set {back} where {LOCKED} returning t.id")
         self.retry_skipping = skipping(
-            f"update {t} t set {later} where {_LOCKED} and {_PAIR} returning t.id"
+            f"update {t} t set {later} where {LOCKED} and {_PAIR} returning t.id"
         )
 
     def _letters(self, t: str, dlq: str, present: frozenset[str]) -> None:
@@ -197,9 +204,13 @@ class Statements:
             f"${number}::{kind}[]" for number, (_, kind, _) in enumerate(LETTER_PARAMETERS, start=3)
         )
         names = ", ".join(name for name, _, _ in LETTER_PARAMETERS)
+        self.letter_insert = (
+            f"insert into {dlq} ({', '.join(columns)}) "
+            f"select {', '.join(values[name] for name in columns)}"
+        )
+        """Without its FROM: `d` is the deleted row, `a` what the worker knows."""
         insert = (
-            f"i as (insert into {dlq} ({', '.join(columns)}) "
-            f"select {', '.join(values[name] for name in columns)} "
+            f"i as ({self.letter_insert} "
             f"from d join unnest($1::bigint[], $2::uuid[], {arrays}) a(id, tok, {names}) "
             "on a.id = d.id and a.tok = d.tok)"
         )
@@ -209,7 +220,7 @@ class Statements:
             f"{insert} {ANSWER}"
         )
         self.bury_skipping = _skipping(
-            t, f"delete from {t} t where {_LOCKED} returning {row}, t.acquired_token tok", insert
+            t, f"delete from {t} t where {LOCKED} returning {row}, t.acquired_token tok", insert
         )
 
 
@@ -217,14 +228,23 @@ def _plain(write: str) -> str:
     return f"with d as ({write}) {ANSWER}"
 
 
-def _skipping(t: str, write: str, *more: str) -> str:
-    """Pass over locked rows; by pair: settled, or still held by us but locked, or lost."""
-    rest = "".join(f", {part}" for part in more)
+def lock_rows(t: str) -> str:
+    """The beginning of a statement that passes over locked rows."""
     return (
-        f"with l as materialized (select o.id, o.acquired_token tok from {t} o where {_pair('o')} "
-        f"for update of o skip locked), d as ({write}){rest} "
+        f"with l as materialized (select o.id, o.acquired_token tok from {t} o "
+        f"where {owned('o')} for update of o skip locked)"
+    )
+
+
+def skipping_answer(t: str) -> str:
+    """Its end. By pair: settled, or still held by us but locked, or lost."""
+    return (
         "select u.i, u.k, d.id is not null, d.id is null and o.id is not null "
         f"from {_UNNEST_PAIRS} left join (d join l on l.id = d.id) on d.id = u.i and l.tok = u.k "
-        f"left join {t} o on o.id = u.i and o.id = any($1::bigint[]) "
-        f"and coalesce(o.acquired_token, {_ZERO}) = u.k"
+        f"left join {t} o on o.id = u.i and o.id = any($1::bigint[]) and {token_of('o')} = u.k"
     )
+
+
+def _skipping(t: str, write: str, *more: str) -> str:
+    rest = "".join(f", {part}" for part in more)
+    return f"{lock_rows(t)}, d as ({write}){rest} {skipping_answer(t)}"

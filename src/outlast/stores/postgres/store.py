@@ -8,19 +8,22 @@ import logging
 from collections.abc import Sequence
 from uuid import UUID
 
-from sqlalchemy import Table
+from sqlalchemy import MetaData, Table
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outlast.model.dead_letter import Letter
 from outlast.model.delivery import Answer, Claim, Pair, RetryEntry
 from outlast.model.errors import OutlastError
 from outlast.model.look import Expired, Sight, WalkStep, Want
+from outlast.model.replay_pass import Delivered, Failed, Retried
 from outlast.ports.store import Line, Wake
-from outlast.stores.postgres import claims, failures, opening, settles
-from outlast.stores.postgres.statements import Statements
+from outlast.stores.postgres import claims, failures, opening, replays, settles
+from outlast.stores.postgres.replays import ReplayStatements
+from outlast.stores.postgres.statements import Statements, qualified
 from outlast.stores.postgres.wire import Wire
 from outlast.tables import channel_name
 from outlast.tables.dead_letters import DLQ_COLUMNS
+from outlast.tables.operations import operations_table_names
 
 OPEN_SECONDS = 10.0
 _STEP_SECONDS = 5.0
@@ -48,6 +51,7 @@ class PostgresStore:
         self._wake: Wake | None = None
         self._old_pids: list[int] = []
         self.has_dead_letters = dlq is not None
+        self._replays: ReplayStatements | None = None
 
     @property
     def is_pooled(self) -> bool:
@@ -78,12 +82,27 @@ class PostgresStore:
             columns = await opening.check_dead_letters(claims_wire, self._dlq, _STEP_SECONDS)
             self._tell_missing(columns)
         self._sql = Statements(self._outbox, self._dlq, columns)
+        self._replays = await self._replay_statements(columns)
         for name in ("settles", "letters"):
             await self._wires[name].open()
             self._wires[name].is_pooled = claims_wire.is_pooled
         for wire in self._wires.values():
             await wire.settle_in(_STEP_SECONDS)
         await self._listen()
+
+    async def _replay_statements(self, columns: frozenset[str]) -> ReplayStatements | None:
+        if self._dlq is None or not columns.issuperset(DLQ_COLUMNS):
+            return None
+        name = operations_table_names(self._outbox, self._dlq).history
+        assert name is not None
+        table = Table(name, MetaData(), schema=self._outbox.schema)
+        history = await opening.find_table(self._wires["claims"], table, _STEP_SECONDS)
+        return ReplayStatements(self._sql, qualified(self._dlq), history)
+
+    @property
+    def has_replays(self) -> bool:
+        """Whether the dead-letter table has the columns that a replay needs."""
+        return self._replays is not None
 
     def _tell_missing(self, columns: frozenset[str]) -> None:
         assert self._dlq is not None
@@ -204,3 +223,27 @@ class PostgresStore:
         return await settles.letters(
             self._wires["letters"], plain, skipping, letters, timeout, skip=skip
         )
+
+    # -- replays
+
+    async def resolve(
+        self, passes: Sequence[Delivered], timeout: float, *, skip: bool = False
+    ) -> Answer:
+        sql = self._replay_sql()
+        return await replays.resolve(self._wires["letters"], sql, passes, timeout, skip=skip)
+
+    async def refresh(
+        self, passes: Sequence[Retried], timeout: float, *, skip: bool = False
+    ) -> Answer:
+        sql = self._replay_sql()
+        return await replays.refresh(self._wires["letters"], sql, passes, timeout, skip=skip)
+
+    async def reopen(
+        self, passes: Sequence[Failed], timeout: float, *, skip: bool = False
+    ) -> Answer:
+        sql = self._replay_sql()
+        return await replays.reopen(self._wires["letters"], sql, passes, timeout, skip=skip)
+
+    def _replay_sql(self) -> ReplayStatements:
+        assert self._replays is not None, "asked only where has_replays is true"
+        return self._replays

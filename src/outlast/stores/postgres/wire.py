@@ -92,6 +92,8 @@ class Wire:
 
     async def settle_in(self, seconds: float) -> None:
         """Set what this line needs, once."""
+        if self._line == "claims":
+            await self._read_json_as_text(self.connection, seconds)
         if self.is_pooled:
             await self._learn_types(self.connection, seconds)
             return
@@ -99,6 +101,18 @@ class Wire:
         if not self._durable:
             settings.append(COMMIT_WITHOUT_WAITING)
         await self.connection.execute("; ".join(settings), timeout=seconds)
+
+    @staticmethod
+    async def _read_json_as_text(connection: "asyncpg.Connection[Any]", seconds: float) -> None:
+        # a decoder inside the driver would fail on one hostile value after the claim has landed,
+        # and its whole batch would stay leased
+        async with asyncio.timeout(seconds):
+            await connection.set_type_codec(
+                "json", schema="pg_catalog", format="text", encoder=str, decoder=str
+            )
+            await connection.set_type_codec(
+                "jsonb", schema="pg_catalog", format="text", encoder=str, decoder=str
+            )
 
     @staticmethod
     async def _learn_types(connection: "asyncpg.Connection[Any]", seconds: float) -> None:

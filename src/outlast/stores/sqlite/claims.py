@@ -183,7 +183,7 @@ def _headers(stored: bytes | None, row_id: int) -> dict[str, Any] | None:
         return None
     try:
         headers = _decode(stored.decode())
-    except ValueError:
+    except (ValueError, RecursionError):
         headers = _of_another_encoding(stored)
     if headers is None or isinstance(headers, dict):
         return headers
@@ -195,5 +195,5 @@ def _of_another_encoding(stored: bytes) -> Any:
     # a file may hold its text as UTF-16, which `loads` detects
     try:
         return json.loads(stored)
-    except ValueError:
+    except (ValueError, RecursionError):
         return stored

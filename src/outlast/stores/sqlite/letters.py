@@ -77,10 +77,13 @@ class Letters:
         with hop.writing(durable=True):
             _, now = hop.now()
             for letter in letters:
-                owner = (letter.id, letter.token.hex)
-                told = (value(letter, now) for value in self._values)
-                if hop.execute(self._insert, (*told, *owner)).rowcount == 0:
-                    lost.append((letter.id, letter.token))
+                if self.insert(hop, letter, now):
+                    hop.execute(self._delete, (letter.id, letter.token.hex))
                 else:
-                    hop.execute(self._delete, owner)
+                    lost.append((letter.id, letter.token))
         return Answer(tuple(lost)) if lost else ALL_SETTLED
+
+    def insert(self, hop: Hop, letter: Letter, now: str) -> bool:
+        """Write the letter of a row that is still ours, within the caller's transaction."""
+        told = (value(letter, now) for value in self._values)
+        return bool(hop.execute(self._insert, (*told, letter.id, letter.token.hex)).rowcount)

@@ -3,9 +3,10 @@
 In: the Tables and SQLAlchemy's preparer. Out: text that is safe to put into a statement.
 """
 
-from sqlalchemy import Dialect, Table
+from sqlalchemy import Dialect, MetaData, Table
 
 from outlast.model.errors import UnsupportedDatabase
+from outlast.tables.operations import operations_table_names
 
 
 class Names:
@@ -17,6 +18,11 @@ class Names:
         self.outbox_plain = outbox.name
         self.dlq = None if dlq is None else preparer.format_table(dlq)
         self.dlq_plain = None if dlq is None else dlq.name
+        history = operations_table_names(outbox, dlq).history
+        self.history_plain = history
+        self.history = history and preparer.format_table(
+            Table(history, MetaData(), schema=outbox.schema)
+        )
         self.schema_plain = outbox.schema or "main"
         self.schema = preparer.quote(self.schema_plain)
         if dlq is not None and (dlq.schema or "main") != self.schema_plain:

@@ -141,6 +141,16 @@ def check_tables(hop: Hop, names: Names, *, letters: bool) -> frozenset[str]:
     return _columns(hop, names, names.dlq_plain, REQUIRED_COLUMNS)
 
 
+def find_history(hop: Hop, names: Names) -> str | None:
+    """The quoted name of the history of dead letters, if there is one."""
+    if names.history is None:
+        return None
+    rows = hop.execute(
+        "SELECT 1 FROM pragma_table_info(?, ?)", (names.history_plain, names.schema_plain)
+    )
+    return names.history if rows.fetchone() else None
+
+
 def _columns(hop: Hop, names: Names, table: str, needed: Sequence[str]) -> frozenset[str]:
     rows = hop.execute("SELECT name FROM pragma_table_info(?, ?)", (table, names.schema_plain))
     found = frozenset(name for (name,) in rows.fetchall())

@@ -17,12 +17,14 @@ from outlast.model.dead_letter import Letter
 from outlast.model.delivery import Answer, Claim, Pair, RetryEntry
 from outlast.model.errors import CannotWrite, Disconnected, StoreFailure
 from outlast.model.look import Expired, Sight, WalkStep, Want
+from outlast.model.replay_pass import Delivered, Failed, Retried
 from outlast.ports.store import Line, Wake
 from outlast.stores.sqlite.claims import Claims
 from outlast.stores.sqlite.connection import DatabaseConnection, Hop
 from outlast.stores.sqlite.letters import Letters
 from outlast.stores.sqlite.names import Names
-from outlast.stores.sqlite.opening import check_tables, open_connection
+from outlast.stores.sqlite.opening import check_tables, find_history, open_connection
+from outlast.stores.sqlite.replays import Replays
 from outlast.stores.sqlite.settles import Settles
 from outlast.tables.dead_letters import DLQ_COLUMNS
 
@@ -55,6 +57,8 @@ class SqliteStore:
         self._claims = Claims(self._names)
         self._settles = Settles(self._names)
         self._letters = Letters(self._names, ())
+        self._replays: Replays | None = None
+        self._history: str | None = None
         self._connection: DatabaseConnection | None = None
         self._former: list[DatabaseConnection] = []
         self._reconnecting = asyncio.Lock()
@@ -82,6 +86,8 @@ class SqliteStore:
         self._connection = connection
         if self._dlq is not None:
             self._letters = Letters(self._names, columns)
+            if columns.issuperset(DLQ_COLUMNS):
+                self._replays = Replays(self._names, self._letters, self._history)
             missing = [name for name in DLQ_COLUMNS if name not in columns]
             if missing:
                 _log.info(
@@ -92,6 +98,7 @@ class SqliteStore:
 
     def _survey(self, hop: Hop) -> frozenset[str]:
         found = check_tables(hop, self._names, letters=self._told_columns is None)
+        self._history = find_history(hop, self._names)
         self._data_version = self._read_version(hop)
         return found if self._told_columns is None else self._told_columns
 
@@ -232,3 +239,47 @@ class SqliteStore:
         if not self.has_dead_letters:
             raise CannotWrite(f"{self._names.outbox_plain!r} has no dead-letter table")
         return await self._run(lambda hop: self._letters.bury(hop, letters), timeout)
+
+    # -- replays
+
+    @property
+    def has_replays(self) -> bool:
+        """Whether the dead-letter table has the columns that a replay needs."""
+        return self._replays is not None
+
+    async def resolve(
+        self,
+        passes: Sequence[Delivered],
+        timeout: float,
+        *,
+        skip: bool = False,  # noqa: ARG002
+    ) -> Answer:
+        """Delete the rows of acknowledged replays and resolve their letters."""
+        replays = self._ready_replays()
+        return await self._run(lambda hop: replays.resolve(hop, passes), timeout)
+
+    async def refresh(
+        self,
+        passes: Sequence[Retried],
+        timeout: float,
+        *,
+        skip: bool = False,  # noqa: ARG002
+    ) -> Answer:
+        """Reschedule the rows of failed replays and show the failure."""
+        replays = self._ready_replays()
+        return await self._run(lambda hop: replays.refresh(hop, passes), timeout)
+
+    async def reopen(
+        self,
+        passes: Sequence[Failed],
+        timeout: float,
+        *,
+        skip: bool = False,  # noqa: ARG002
+    ) -> Answer:
+        """Delete the rows of replays that failed for good and open their letters."""
+        replays = self._ready_replays()
+        return await self._run(lambda hop: replays.reopen(hop, passes), timeout)
+
+    def _ready_replays(self) -> Replays:
+        assert self._replays is not None, "asked only where has_replays is true"
+        return self._replays
