@@ -401,7 +401,8 @@ def test_a_mock_is_taken_for_postgresql():
     """1.2: a session that cannot say its dialect."""
     from unittest.mock import AsyncMock, MagicMock
 
-    connection = MagicMock(execute=AsyncMock(return_value=MagicMock()))
-    session = AsyncMock(spec=AsyncSession, connection=AsyncMock(return_value=connection))
-    asyncio.run(put(session))
+    connection = MagicMock()
+    inside = MagicMock(connection=MagicMock(return_value=connection))
+    run_sync = AsyncMock(side_effect=lambda work, *arguments: work(inside, *arguments))
+    asyncio.run(put(AsyncMock(spec=AsyncSession, run_sync=run_sync)))
     assert "pg_notify" in str(connection.execute.call_args.args[0])

@@ -167,6 +167,15 @@ def _check_text(where: str, text: str) -> None:
 
 
 def _check_size(headers: dict[str, Any]) -> None:
+    length = 0
+    for name, value in headers.items():
+        if value.__class__ is not str:
+            break
+        length += len(name) + len(value)
+    else:
+        # a character takes at most six as JSON, twelve outside of the basic plane
+        if length * 12 < HEADERS_BYTES_MAX // 2:
+            return
     size = len(json.dumps(headers, allow_nan=False))
     if size > HEADERS_BYTES_MAX:
         largest = max(headers, key=lambda name: len(json.dumps(headers[name])))

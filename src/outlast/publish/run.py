@@ -6,12 +6,13 @@ doors know only its protocol, so that a test double can take its place.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from sqlalchemy import Executable, Table
+from sqlalchemy import Connection, Executable, Table
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.orm import Session
 
 from outlast.policy.names import check_queue
 from outlast.publish.arguments import (
@@ -33,6 +34,9 @@ EXTEND_ATTEMPTS = 3
 """A timer that another transaction inserts meanwhile is found at the second attempt."""
 
 BatchRow = tuple[bytes, dict[str, Any] | None]
+
+Work = Callable[..., Any]
+"""Called with the caller's synchronous connection, the statements for it, and the arguments."""
 
 
 class Writer(Protocol):
@@ -122,18 +126,14 @@ class OutboxWriter:
         timer_conflict: TimerConflict = "ignore",
     ) -> int | None:
         """One message; its row id, or None when its timer is taken."""
-        connection = await self._join(session)
-        insertion = self._insertion(connection)
         when, values = _when(activate_in, activate_at)
         values |= {"p_queue": queue, "p_payload": payload, "p_headers": headers}
-        if timer_id is None:
-            return await _first(connection, insertion.single(when), values)
-        values["p_timer_id"] = timer_id
-        if timer_conflict == "ignore":
-            return await _first(connection, insertion.timer(when), values)
-        if insertion.is_postgres:
-            return await _extend_at_once(connection, insertion, when, values)
-        return await _extend_in_steps(connection, insertion, when, values)
+        work: Work = _insert_one
+        if timer_id is not None:
+            values["p_timer_id"] = timer_id
+            work = _insert_timer if timer_conflict == "ignore" else _extend_timer
+        row_id: int | None = await self._run(session, work, when, values)
+        return row_id
 
     async def insert_batch(
         self,
@@ -145,24 +145,9 @@ class OutboxWriter:
         activate_at: datetime | None = None,
     ) -> None:
         """Many messages, ids in their order."""
-        connection = await self._join(session)
-        insertion = self._insertion(connection)
         when, values = _when(activate_in, activate_at)
         values["p_queue"] = queue
-        statement = insertion.batch(when)
-        for part in _parts(rows):
-            given: dict[str, Any] | list[dict[str, Any]]
-            if insertion.is_postgres:
-                given = values | {
-                    "p_payload": [payload for payload, _ in part],
-                    "p_headers": [_json_text(headers) for _, headers in part],
-                }
-            else:
-                given = [
-                    values | {"p_payload": payload, "p_headers": headers}
-                    for payload, headers in part
-                ]
-            await connection.execute(statement, given)
+        await self._run(session, _insert_many, when, values, rows)
 
     async def cancel_timer(
         self, session: SessionOrConnection, *, queue: str, timer_id: str
@@ -170,9 +155,9 @@ class OutboxWriter:
         """Whether this call deleted the live, unleased row of the timer."""
         check_session("cancel_timer", session)
         check_timer(queue, timer_id)
-        connection = await self._join(session)
-        done = await connection.execute(self._cancel, {"p_queue": queue, "p_timer_id": timer_id})
-        return bool(done.rowcount)
+        values = {"p_queue": queue, "p_timer_id": timer_id}
+        done: int = await self._run(session, lambda c, _: c.execute(self._cancel, values).rowcount)
+        return bool(done)
 
     async def fetch_unprocessed(
         self, session: SessionOrConnection, *, queue: str | None = None, limit: int = 1000
@@ -185,19 +170,27 @@ class OutboxWriter:
         values: dict[str, Any] = {"p_limit": check_limit(limit)}
         if queue is not None:
             values["p_queue"] = queue
-        connection = await self._join(session)
-        return [dict(row) for row in (await connection.execute(statement, values)).mappings()]
+        rows: list[dict[str, Any]] = await self._run(
+            session, lambda c, _: [dict(row) for row in c.execute(statement, values).mappings()]
+        )
+        return rows
 
-    async def _join(self, session: SessionOrConnection) -> AsyncConnection:
+    async def _run(self, session: SessionOrConnection, work: Work, *arguments: Any) -> Any:
+        """Everything on the caller's connection, in one switch to the synchronous side."""
         if isinstance(session, AsyncConnection):
-            return session
+            return await session.run_sync(self._on, work, *arguments)
+        return await session.run_sync(self._joined, work, *arguments)
+
+    def _joined(self, session: Session, work: Work, *arguments: Any) -> Any:
         # the INSERT as the clause: a session that routes by statement sends it to the primary;
         # executing on the connection, not the session, neither flushes nor calls its hooks
-        return await session.connection(bind_arguments={"clause": self._postgres.target})
+        connection = session.connection(bind_arguments={"clause": self._postgres.target})
+        return self._on(connection, work, *arguments)
 
-    def _insertion(self, connection: AsyncConnection) -> Insertion:
+    def _on(self, connection: Connection, work: Work, *arguments: Any) -> Any:
         # a mock has no dialect name and is taken for PostgreSQL
-        return self._other if connection.dialect.name == "sqlite" else self._postgres
+        is_sqlite = connection.dialect.name == "sqlite"
+        return work(connection, self._other if is_sqlite else self._postgres, *arguments)
 
 
 def _when(
@@ -210,35 +203,69 @@ def _when(
     return "now", {}
 
 
-async def _first(
-    connection: AsyncConnection, statement: Executable, values: Mapping[str, Any]
-) -> int | None:
-    row_id: int | None = (await connection.execute(statement, values)).scalar()
+def _first(connection: Connection, statement: Executable, values: Mapping[str, Any]) -> int | None:
+    row_id: int | None = connection.execute(statement, values).scalar()
     return row_id
 
 
-async def _extend_at_once(
-    connection: AsyncConnection, insertion: Insertion, when: When, values: Mapping[str, Any]
+def _insert_one(
+    connection: Connection, insertion: Insertion, when: When, values: Mapping[str, Any]
 ) -> int | None:
+    return _first(connection, insertion.single(when), values)
+
+
+def _insert_timer(
+    connection: Connection, insertion: Insertion, when: When, values: Mapping[str, Any]
+) -> int | None:
+    return _first(connection, insertion.timer(when), values)
+
+
+def _insert_many(
+    connection: Connection,
+    insertion: Insertion,
+    when: When,
+    values: dict[str, Any],
+    rows: Sequence[BatchRow],
+) -> None:
+    statement = insertion.batch(when)
+    for part in _parts(rows):
+        given: dict[str, Any] | list[dict[str, Any]]
+        if insertion.is_postgres:
+            given = values | {
+                "p_payload": [payload for payload, _ in part],
+                "p_headers": [_json_text(headers) for _, headers in part],
+            }
+        else:
+            given = [
+                values | {"p_payload": payload, "p_headers": headers} for payload, headers in part
+            ]
+        connection.execute(statement, given)
+
+
+def _extend_timer(
+    connection: Connection, insertion: Insertion, when: When, values: Mapping[str, Any]
+) -> int | None:
+    if not insertion.is_postgres:
+        return _extend_in_steps(connection, insertion, when, values)
     for _ in range(EXTEND_ATTEMPTS):
-        row_id = await _first(connection, insertion.extend(when), values)
+        row_id = _first(connection, insertion.extend(when), values)
         if row_id is not None:
             return row_id
         # leased, or inserted by a transaction that our snapshot did not see: a new one tells
-        if await _first(connection, insertion.unleased_timer, values) is None:
+        if _first(connection, insertion.unleased_timer, values) is None:
             return None
     return None
 
 
-async def _extend_in_steps(
-    connection: AsyncConnection, insertion: Insertion, when: When, values: Mapping[str, Any]
+def _extend_in_steps(
+    connection: Connection, insertion: Insertion, when: When, values: Mapping[str, Any]
 ) -> int | None:
     # the UPDATE takes SQLite's only write lock, so nothing comes between the steps
-    row_id = await _first(connection, insertion.postpone(when), values)
+    row_id = _first(connection, insertion.postpone(when), values)
     if row_id is None:
-        row_id = await _first(connection, insertion.unleased_timer, values)
+        row_id = _first(connection, insertion.unleased_timer, values)
     if row_id is None:
-        row_id = await _first(connection, insertion.timer(when), values)
+        row_id = _first(connection, insertion.timer(when), values)
     return row_id
 
 

@@ -106,7 +106,7 @@ def _order(record: Any) -> tuple[datetime, int]:
 
 def _delivery(record: Any, token: UUID) -> Delivery:
     headers = record[3]
-    if headers is not None:
+    if headers is not None and headers.__class__ is not dict:
         headers = _headers(headers, record[0])
     return Delivery(
         record[0],
@@ -126,7 +126,9 @@ def _delivery(record: Any, token: UUID) -> Delivery:
 
 
 def _headers(stored: Any, row_id: int) -> dict[str, Any] | None:
-    """The claims line gives JSON as text. Another process may have written anything."""
+    """JSON text of the claims line; another process may have written anything. Connections of the
+    application give what they have decoded.
+    """
     headers: Any = None
     with contextlib.suppress(ValueError, RecursionError):
         headers = json.loads(stored)
