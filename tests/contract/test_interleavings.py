@@ -560,7 +560,7 @@ def test_hostile_headers_of_one_row_do_not_hold_up_its_batch(database, headers):
                 {"headers": headers, "id": bad},
             )
         rows = (await w.claim()).rows
-        assert [row.headers for row in rows] in ([{"a": 1}, None, {"b": 2}],)
+        assert [row.headers for row in rows] == [{"a": 1}, None, {"b": 2}]
         assert (await w.store.bury([letter(row) for row in rows], TIMEOUT)).lost == ()
 
     run_sql(database, body)
