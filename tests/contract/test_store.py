@@ -396,6 +396,16 @@ def test_huge_counters_are_carried(world):
         await w.store.retry([RetryEntry(row.id, row.token, 1.0, _attempt(2**31 - 1))], TIMEOUT)
         stored = await w.row(big)
         assert stored["attempts_count"] == 2**31 - 1
+        async with w.engine.begin() as connection:
+            await connection.execute(
+                insert(w.outbox).values(queue="full", payload=b"", deliveries_count=2**63 - 1)
+            )
+        row = await w.claim_one("full")
+        assert row.deliveries_count == 2**63 - 1
+        await w.age_lease(row.id, 61)
+        taken = await w.store.take_over([Expired(row.id, 60.0)], uuid4(), TIMEOUT)
+        assert [found.id for found in taken.rows] == [row.id]
+        assert (await w.store.bury([letter(taken.rows[0])], TIMEOUT)).lost == ()
 
     world(body)
 

@@ -106,6 +106,8 @@ def test_a_value_without_secrets_is_given_back_equal():
         (f"key {PEM} end", f"key {MASK} end"),
         (PEM.replace("\n", "\\n"), MASK),
         ("-----BEGIN PRIVATE KEY-----\ncut off here", MASK),
+        ("cut in front\nabc\n-----END PRIVATE KEY-----\nrest", f"{MASK}\nrest"),
+        (f"abc\n-----END KEY-----\n{PEM} x", f"{MASK}\n{MASK} x"),
         ("postgres://app:hunter2@db:5432/x", f"postgres://{MASK}@db:5432/x"),
         ("postgres://app:p@ss/wo#rd@db/x", f"postgres://{MASK}@db/x"),
         ("https://ghtoken@github.com/a", f"https://{MASK}@github.com/a"),

@@ -21,6 +21,8 @@ from outlast.ports.store import Store
 
 Retried = Callable[[InHand, float], None]
 
+_INTEGER_MAX = 2**31 - 1
+
 
 def pair_of(entry: InHand) -> Pair:
     """What fences this row."""
@@ -182,12 +184,14 @@ class BuryKind(Kind):
         assert isinstance(outcome, Terminal)
         headers = delivery.headers or {}
         event_type = headers.get(envelope.EVENT_TYPE)
+        attempts = delivery.attempts_count if attempt is None else attempt.count
         return Letter(
             id=delivery.id,
             token=delivery.token,
             reason=outcome.reason,
             failure=outcome.failure or Failure(),
-            attempts_count=delivery.attempts_count if attempt is None else attempt.count,
+            # the column is narrower than the outbox's
+            attempts_count=min(attempts, _INTEGER_MAX),
             first_failure_at=delivery.first_attempt_at if attempt is None else attempt.first_at,
             last_failure_at=delivery.last_attempt_at if attempt is None else attempt.last_at,
             message_id=envelope.message_id(headers, delivery.id)[:255],

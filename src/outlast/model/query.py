@@ -74,7 +74,10 @@ class Condition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word of a filter. `path` is the header's name, or the steps into the body."""
+    """One word of a filter. `path` is the header's name, or the steps into the body.
+
+    A letter that does not record the value matches no plain word, and every negated one.
+    """
 
     name: Name
     alternatives: tuple[Condition, ...]

@@ -87,6 +87,11 @@ def _without_cards(text: str) -> str:
 def _without_pem(text: str) -> str:
     parts: list[str] = []
     position = 0
+    first, end = _PEM.search(text), _PEM_END.search(text)
+    if end is not None and (first is None or end.start() < first.start()):
+        # a trace is cut from the front: its block may have lost the beginning
+        parts.append(MASK)
+        position = end.end()
     while (begin := _PEM.search(text, position)) is not None:
         end = _PEM_END.search(text, begin.end())
         parts += [text[position : begin.start()], MASK]
@@ -165,7 +170,7 @@ def _without_keyed(text: str, is_secret: Callable[[str], bool]) -> str:
 
 def masked_text(text: str, is_secret: Callable[[str], bool]) -> str:
     """The text with everything that looks like a secret replaced."""
-    if "-----BEGIN " in text:
+    if "-----BEGIN " in text or "-----END " in text:
         text = _without_pem(text)
     if "://" in text:
         text = _URL.sub(f"{MASK}@", text)

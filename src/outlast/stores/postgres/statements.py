@@ -79,7 +79,7 @@ _LETTER_COPIES = {
     "deliveries_count": "d.deliveries_count",
     "created_at": "d.created_at",
     "timer_id": "d.timer_id",
-    "total_deliveries": "d.deliveries_count",
+    "total_deliveries": "least(d.deliveries_count, 2147483647)",
 }
 """The columns the statement copies from the row."""
 
@@ -96,9 +96,10 @@ class Statements:
 
     def __init__(self, outbox: Table, dlq: Table | None, dlq_columns: Iterable[str] = ()) -> None:
         self.table = t = qualified(outbox)
+        # an absurd counter may not keep its queue from being claimed
+        counted = "deliveries_count = least(t.deliveries_count, 9223372036854775806) + 1"
         self.claim = (
-            f"update {t} t set acquired_token = $1, acquired_at = now(), "
-            "deliveries_count = t.deliveries_count + 1 "
+            f"update {t} t set acquired_token = $1, acquired_at = now(), {counted} "
             "where t.ctid = any(array(select r.ctid from unnest($2::text[], $3::int[]) q(name, n) "
             f"cross join lateral (select o.ctid from {t} o where o.queue = q.name "
             "and o.acquired_token is null and o.next_attempt_at <= now() "
@@ -116,7 +117,7 @@ class Statements:
             f"with l as materialized (select o.id from {t} o where o.id = any($2::bigint[]) "
             f"and o.acquired_at not between now() - {ttl} and now() + {ttl} "
             f"for update skip locked) update {t} t set acquired_token = $1, acquired_at = now(), "
-            f"deliveries_count = t.deliveries_count + 1 where {LOCKED} returning {ROW}"
+            f"{counted} where {LOCKED} returning {ROW}"
         )
         # a row may be parked at 'infinity', which no subtraction takes
         due = (

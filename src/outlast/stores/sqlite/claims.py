@@ -42,7 +42,9 @@ class Claims:
         # NOT INDEXED leaves the primary key: rows are located by id, whatever ANALYZE has seen
         update = f"UPDATE {outbox} NOT INDEXED SET"
         lease = (
-            f"{update} acquired_token = ?, acquired_at = ?, deliveries_count = deliveries_count + 1"
+            f"{update} acquired_token = ?, acquired_at = ?, "
+            # an absurd counter may not keep its queue from being claimed
+            "deliveries_count = min(deliveries_count, 9223372036854775806) + 1"
         )
         listed = "id IN (SELECT value FROM json_each(?))"
         self._is_due = f"SELECT 1 {pending} AND next_attempt_at <= ? LIMIT 1"
