@@ -275,6 +275,8 @@ def test_what_is_refused_and_where(text, position, nearest, told):
         ("replays:<=5 replays:>2", "write replays:>2 -replays:>5"),
         ("replays:>=2 replays:<2", "takes everything"),
         ("replays:>2 replays:<3", "takes everything"),
+        ("replays:>=6 replays:<=5", "takes everything"),
+        ("version:>=1.9 version:<1.9", "takes everything"),
         ("version:>=1.9 version:<1.10", "takes everything"),
         ("-replays:>=2 -replays:<5", "leave nothing"),
     ],
@@ -289,6 +291,8 @@ def test_words_that_contradict_each_other_are_refused(text, told):
     [
         "replays:<2 replays:>5",
         "replays:<2 replays:>2",
+        "replays:<5 replays:>=6",
+        "version:<2 version:>2",
         "replays:>=2 replays:0",
         "replays:>=2 -replays:>=5",
         "version:>=1.9 version:<1.2",

@@ -210,16 +210,15 @@ def _refuse_everything(word: Word) -> None:
 
 
 def _overlap(low: Condition, high: Condition) -> bool:
-    if isinstance(low.value, str) and isinstance(high.value, str):
-        bottom, top = version_key(low.value), version_key(high.value)
-        if bottom is None or top is None:
-            return False
-        apart, same = bottom > top, bottom == top
-    elif isinstance(low.value, int) and isinstance(high.value, int):
-        apart, same = low.value > high.value + 1, low.value == high.value
-    else:
+    """Whether every value is above the one or below the other."""
+    if isinstance(low.value, int) and isinstance(high.value, int):
+        first = low.value + (low.operator == ">")
+        last = high.value - (high.operator == "<")
+        return first <= last + 1
+    bottom, top = version_key(str(low.value)), version_key(str(high.value))
+    if bottom is None or top is None:
         return False
-    return not apart and not (same and low.operator == ">" and high.operator == "<")
+    return bottom < top or (bottom == top and (low.operator, high.operator) != (">", "<"))
 
 
 def _written(name: Name, path: tuple[str, ...], negated: bool, condition: Condition) -> str:
