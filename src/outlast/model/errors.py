@@ -4,6 +4,7 @@ OutlastError
 ├── LeaseLimitExceeded     a handler outlived the limit of its lease (also a TimeoutError)
 ├── NotConnected           the broker has no engine, or was not started (also a RuntimeError)
 ├── SchemaError            a table or column is missing, or of another shape (also a RuntimeError)
+├── FilterError            a filter of the desk that says nothing (model/query; also a ValueError)
 ├── UnsupportedDatabase    a driver, version or mode that cannot consume (also a RuntimeError)
 └── StoreFailure           a statement failed; the class says what is known of its effect
     ├── RowLocked          nothing landed: somebody else holds a lock

@@ -23,7 +23,6 @@ from outlast.model.errors import (
     TryLater,
     UnsupportedDatabase,
 )
-from outlast.stores.sqlite import failures as sqlite_failures
 
 LOCK_WAIT = "2s"
 """How long a verb on a named letter waits for somebody else's lock."""
@@ -103,7 +102,10 @@ def failure_of(error: Exception) -> Exception:
 
 def _of_driver(error: BaseException, *, lost: bool) -> StoreFailure:
     if getattr(error, "sqlite_errorname", None) and isinstance(error, Exception):
-        return sqlite_failures.translate(error, "dead letters")
+        # loads the driver, which whoever works on PostgreSQL does not need
+        from outlast.stores.sqlite.failures import translate  # noqa: PLC0415
+
+        return translate(error, "dead letters")
     state = getattr(error, "sqlstate", None)
     text = f"{_sentence(error)} [{state}]" if state else _sentence(error)
     if lost or state is None:

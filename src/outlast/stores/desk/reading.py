@@ -1,0 +1,249 @@
+"""Letters as they are: pages, totals, one letter with its history and revisions.
+
+In: a connection and a selection. Out: values, unmasked. Never writes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import Column, func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from outlast.model.letter_view import LetterView
+from outlast.model.query import REPLAYING
+from outlast.stores.desk.conditions import in_states
+from outlast.stores.desk.selection import Boundary, Place, Scanned, Selection, scan
+from outlast.stores.desk.shape import DeskTables
+from outlast.tables.instant import clock
+
+TOTAL_MAX = 10_000
+"""Totals of lists are exact up to here."""
+
+HISTORY_MAX = 500
+REVISIONS_MAX = 50
+
+_HEAVY = frozenset({"payload", "headers", "stack_trace"})
+_TOP_CAUSES = 3
+
+
+class Causes(NamedTuple):
+    """The few causes that make up most of a list."""
+
+    causes: int
+    letters: int
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """`looked_at` and `looked_of`: what a list that reads bodies covered, if not all."""
+
+    letters: tuple[LetterView, ...]
+    total: int
+    at_least: bool
+    more: bool
+    last: Place | None
+    looked_at: int | None = None
+    looked_of: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One act, as it was recorded."""
+
+    id: int
+    dlq_id: int | None
+    at: datetime
+    actor: str | None
+    kind: str
+    reason: str | None
+    request_id: str | None
+    detail: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """An edited message. The original is revision 0 and never changes."""
+
+    dlq_id: int
+    revision: int
+    at: datetime
+    actor: str | None
+    payload: bytes
+    headers: dict[str, Any] | None
+    transform: str | None
+    digest: str | None
+    reason: str | None
+
+
+async def page(
+    connection: AsyncConnection,
+    chosen: Selection,
+    limit: int,
+    after: Place | None = None,
+    offset: int = 0,
+) -> Page:
+    """The newest letters that match."""
+    if chosen.matches is not None:
+        return await _scanned_page(connection, chosen, limit, after, offset)
+    statement = chosen.newest_first(select(chosen.latest.label("at"), *light(chosen.tables)))
+    statement = statement.where(*chosen.where)
+    if after is not None:
+        statement = statement.where(chosen.after(after))
+    rows = (await connection.execute(statement.limit(limit + 1).offset(offset))).mappings().all()
+    shown = rows[:limit]
+    total = await total_of(connection, chosen)
+    return Page(
+        tuple(LetterView.of(row) for row in shown),
+        min(total, TOTAL_MAX),
+        at_least=total > TOTAL_MAX,
+        more=len(rows) > limit,
+        last=Place(shown[-1]["at"], shown[-1]["id"]) if shown else None,
+    )
+
+
+async def _scanned_page(
+    connection: AsyncConnection, chosen: Selection, limit: int, after: Place | None, offset: int
+) -> Page:
+    scanned = await scan(connection, chosen)
+    behind = [place for place in scanned.places if after is None or place < after][offset:]
+    shown = behind[:limit]
+    by_id = {
+        letter.id: letter
+        for letter in await letters(connection, chosen.tables, [p.id for p in shown], heavy=False)
+    }
+    looked_of = await _count(connection, chosen) if scanned.is_bounded else None
+    return Page(
+        tuple(by_id[place.id] for place in shown if place.id in by_id),
+        len(scanned.places),
+        at_least=scanned.is_bounded,
+        more=len(behind) > limit,
+        last=shown[-1] if shown else None,
+        looked_at=scanned.looked_at if scanned.is_bounded else None,
+        looked_of=looked_of,
+    )
+
+
+def light(tables: DeskTables) -> list[Column[Any]]:
+    """The columns of a list: without what may be large."""
+    return [column for column in tables.dlq.columns if column.name not in _HEAVY]
+
+
+async def total_of(connection: AsyncConnection, chosen: Selection) -> int:
+    """How many match, counted up to one more than is told exactly."""
+    some = select(chosen.tables.dlq.c.id).where(*chosen.where).limit(TOTAL_MAX + 1).subquery()
+    statement = select(func.count()).select_from(some)
+    return int((await connection.execute(statement)).scalar_one())
+
+
+async def count(connection: AsyncConnection, chosen: Selection) -> tuple[int, Scanned | None]:
+    """How many match, exactly; a query that reads bodies counts among the newest only."""
+    if chosen.matches is None:
+        return await _count(connection, chosen), None
+    scanned = await scan(connection, chosen)
+    return len(scanned.places), scanned
+
+
+async def _count(connection: AsyncConnection, chosen: Selection) -> int:
+    statement = select(func.count()).select_from(chosen.tables.dlq).where(*chosen.where)
+    return int((await connection.execute(statement)).scalar_one())
+
+
+async def causes(connection: AsyncConnection, chosen: Selection) -> Causes | None:
+    """The commonest fingerprints among the letters that a total counts."""
+    fingerprint = chosen.tables.dlq.c.get("fingerprint")
+    if fingerprint is None or chosen.matches is not None:
+        return None
+    some = select(fingerprint).where(*chosen.where).limit(TOTAL_MAX + 1).subquery()
+    number = func.count()
+    top = (
+        select(number)
+        .select_from(some)
+        .where(some.c.fingerprint.is_not(None))
+        .group_by(some.c.fingerprint)
+        .order_by(number.desc())
+        .limit(_TOP_CAUSES)
+    )
+    found = [int(n) for n in (await connection.execute(top)).scalars()]
+    return Causes(len(found), sum(found)) if found else None
+
+
+async def letters(
+    connection: AsyncConnection, tables: DeskTables, ids: Sequence[int], *, heavy: bool = True
+) -> list[LetterView]:
+    """These letters, as many as there are."""
+    if not ids:
+        return []
+    columns = list(tables.dlq.columns) if heavy else light(tables)
+    rows = await connection.execute(select(*columns).where(tables.dlq.c.id.in_(ids)))
+    return [LetterView.of(row) for row in rows.mappings()]
+
+
+async def history(
+    connection: AsyncConnection, tables: DeskTables, letter_id: int
+) -> tuple[HistoryEntry, ...] | None:
+    """The newest acts on a letter, oldest first; None without a history table."""
+    table = tables.history
+    if table is None:
+        return None
+    statement = select(table).where(table.c.dlq_id == letter_id).order_by(table.c.id.desc())
+    rows = (await connection.execute(statement.limit(HISTORY_MAX))).mappings().all()
+    return tuple(HistoryEntry(**row) for row in reversed(rows))
+
+
+async def revisions(
+    connection: AsyncConnection, tables: DeskTables, letter_id: int
+) -> tuple[Revision, ...] | None:
+    """The newest revisions of a letter, oldest first; None without a revision table."""
+    table = tables.revision
+    if table is None:
+        return None
+    statement = select(table).where(table.c.dlq_id == letter_id).order_by(table.c.revision.desc())
+    rows = (await connection.execute(statement.limit(REVISIONS_MAX))).mappings().all()
+    return tuple(Revision(**row) for row in reversed(rows))
+
+
+async def newest_revisions(
+    connection: AsyncConnection, tables: DeskTables, ids: Sequence[int]
+) -> dict[int, Revision]:
+    """The revision that a replay sends, of each letter that has one."""
+    table = tables.revision
+    if table is None or not ids:
+        return {}
+    newest = (
+        select(table.c.dlq_id, func.max(table.c.revision).label("revision"))
+        .where(table.c.dlq_id.in_(ids))
+        .group_by(table.c.dlq_id)
+        .subquery()
+    )
+    statement = select(table).join(
+        newest, (table.c.dlq_id == newest.c.dlq_id) & (table.c.revision == newest.c.revision)
+    )
+    rows = (await connection.execute(statement)).mappings()
+    return {row["dlq_id"]: Revision(**row) for row in rows}
+
+
+async def boundary(connection: AsyncConnection, tables: DeskTables) -> Boundary:
+    """Highest id and the database's clock, taken before anything is counted."""
+    highest = select(func.coalesce(func.max(tables.dlq.c.id), 0)).scalar_subquery()
+    row = (await connection.execute(select(highest.label("id"), clock().label("at")))).one()
+    return Boundary(int(row.id), row.at)
+
+
+async def database_now(connection: AsyncConnection) -> datetime:
+    """The database's clock."""
+    found: datetime = (await connection.execute(select(clock()))).scalar_one()
+    return found
+
+
+async def replaying_ids(
+    connection: AsyncConnection, tables: DeskTables, most: int
+) -> tuple[int, ...]:
+    """The letters that have been on their way for longest."""
+    if not tables.records_states:
+        return ()
+    dlq = tables.dlq
+    oldest = select(dlq.c.id).where(*in_states(dlq, (REPLAYING,)))
+    statement = oldest.order_by(dlq.c.state_changed_at, dlq.c.id).limit(most)
+    return tuple((await connection.execute(statement)).scalars())
