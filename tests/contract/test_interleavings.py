@@ -167,13 +167,13 @@ def test_a_locked_row_and_a_locked_dlq_table_beside_healthy_acks_and_extensions(
             if bytes(delivery.payload) == b"bad":
                 return Terminal("rejected")
             if bytes(delivery.payload) == b"long":
-                await asyncio.sleep(2.5)
+                await asyncio.sleep(4.0)
             delivered.append(delivery.id)
             return ACK
 
         settings = {
             "max_workers": 8,
-            "lease_ttl_seconds": 1.5,
+            "lease_ttl_seconds": 3.0,
             "max_fetch_interval": 1.0,
             "min_fetch_interval": 0.1,
         }
