@@ -78,7 +78,11 @@ def conditions(
 
 def unrecorded(query: Query, dlq: Table) -> tuple[str, ...]:
     """The words that this table has no column for."""
-    columns = _COLUMNS | {"version": "consumer_version", "replays": "replay_count"}
+    columns: dict[Name, str] = {
+        **_COLUMNS,
+        "version": "consumer_version",
+        "replays": "replay_count",
+    }
     return tuple(
         word.name
         for word in query.words

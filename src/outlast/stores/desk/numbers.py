@@ -30,7 +30,7 @@ from outlast.model.query import OPEN
 from outlast.stores.desk.conditions import Where, in_states
 from outlast.stores.desk.selection import Selection, scan
 from outlast.stores.desk.shape import DeskTables
-from outlast.tables.instant import Instant, clock, clock_plus
+from outlast.tables.instant import SECONDS, Instant, clock, clock_plus
 
 TOP_CAUSES = 20
 NAMES_MAX = 20
@@ -170,16 +170,14 @@ def _or_null(tables: DeskTables, name: str, kind: Any = None) -> ColumnElement[A
     return cast(null(), kind or String())
 
 
-async def stats(
-    connection: AsyncConnection, chosen: Selection, states: Sequence[str]
-) -> Stats:
+async def stats(connection: AsyncConnection, chosen: Selection, states: Sequence[str]) -> Stats:
     """`chosen` takes letters in any state; `states` says which of them are counted as depth."""
     tables, where = chosen.tables, await narrowed(connection, chosen)
     dlq = tables.dlq
     is_listed = and_(true(), *in_states(dlq, states))
     counted = func.coalesce(func.sum(case((is_listed, 1), else_=0)), 0)
     oldest = func.min(case((is_listed, chosen.latest)), type_=Instant())
-    state = dlq.c.state if "state" in dlq.c else constant(f"'{OPEN}'")
+    state = dlq.c.state if "state" in dlq.c else cast(literal(OPEN), String())
     category = _or_null(tables, "failure_category")
     fingerprint = _or_null(tables, "fingerprint")
     nothing = literal(0)
@@ -199,7 +197,7 @@ async def stats(
     )
     rest = [cast(null(), Instant()), nothing, nothing, clock()]
     no_category = cast(null(), String())
-    by_state = (
+    by_state: Any = (
         select(constant("'state'"), state, no_category, func.count(), *rest)
         .where(*where)
         .group_by(state)
@@ -212,15 +210,15 @@ async def stats(
         .limit(TOP_CAUSES)
         .subquery("top")
     )
-    causes = select(constant("'cause'"), top.c.fingerprint, no_category, top.c.number, *rest)
-    at = select(constant("'now'"), cast(null(), String()), no_category, nothing, *rest)
+    causes: Any = select(constant("'cause'"), top.c.fingerprint, no_category, top.c.number, *rest)
+    at: Any = select(constant("'now'"), cast(null(), String()), no_category, nothing, *rest)
     rows = (await connection.execute(union_all(at, queues, by_state, causes))).all()
     return _stats(rows)
 
 
 def _arrived(tables: DeskTables, since: timedelta) -> ColumnElement[Any]:
     dlq = tables.dlq
-    edge = clock_plus(literal(-since.total_seconds()))
+    edge = clock_plus(literal(-since.total_seconds(), SECONDS))
     again = _or_null(tables, "last_failure_at", Instant())
     recent = or_(dlq.c.failed_at >= edge, again >= edge)
     return func.coalesce(func.sum(case((recent, 1), else_=0)), 0)

@@ -95,7 +95,7 @@ async def page(
     shown = rows[:limit]
     total = await total_of(connection, chosen)
     return Page(
-        tuple(LetterView.of(row) for row in shown),
+        tuple(LetterView.of(dict(row)) for row in shown),
         min(total, TOTAL_MAX),
         at_least=total > TOTAL_MAX,
         more=len(rows) > limit,
@@ -177,7 +177,7 @@ async def letters(
         return []
     columns = list(tables.dlq.columns) if heavy else light(tables)
     rows = await connection.execute(select(*columns).where(tables.dlq.c.id.in_(ids)))
-    return [LetterView.of(row) for row in rows.mappings()]
+    return [LetterView.of(dict(row)) for row in rows.mappings()]
 
 
 async def history(

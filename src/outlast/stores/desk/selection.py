@@ -68,8 +68,10 @@ async def selection(
 ) -> Selection:
     """`states` takes the place of those the query asks for."""
     dlq = tables.dlq
-    wanted = in_states(dlq, query.states if states is None else states)
-    recorded = "last_failure_at" not in dlq.c or await _always_recorded(connection, tables)
+    asked = query.states if states is None else states
+    wanted = in_states(dlq, asked)
+    # no index helps with hidden letters, so there is nothing to find out for them
+    recorded = set(asked) <= set(LISTED_STATES) and await _always_recorded(connection, tables)
     latest = latest_failure(dlq, always_recorded=recorded)
     versions = await _versions(connection, tables, query)
     return Selection(
@@ -84,6 +86,8 @@ async def selection(
 async def _always_recorded(connection: AsyncConnection, tables: DeskTables) -> bool:
     """Whether every listed letter has its last failure; an index answers."""
     dlq = tables.dlq
+    if "last_failure_at" not in dlq.c:
+        return False
     lacking = select(literal(1)).where(
         *in_states(dlq, LISTED_STATES), dlq.c.last_failure_at.is_(None)
     )

@@ -61,7 +61,10 @@ class DeskDatabase:
             async with self.engine.connect() as connection:
                 yield connection
         except Exception as error:
-            raise failure_of(error) from error
+            failure = failure_of(error)
+            if failure is None:
+                raise
+            raise failure from error
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[AsyncConnection]:
@@ -73,7 +76,7 @@ class DeskDatabase:
                     isolation_level="READ COMMITTED" if self.is_postgres else "SERIALIZABLE"
                 )
                 if self.is_postgres:
-                    bound = func.set_config("lock_timeout", LOCK_WAIT, True)  # noqa: FBT003
+                    bound = func.set_config("lock_timeout", LOCK_WAIT, True)
                     await connection.execute(select(bound))
                 else:
                     await connection.execute(self._lock)
@@ -82,6 +85,8 @@ class DeskDatabase:
                 await connection.commit()
         except Exception as error:
             failure = failure_of(error)
+            if failure is None:
+                raise
             if at_commit and isinstance(failure, Disconnected):
                 raise OutcomeUnknown(
                     f"{failure}; it may have been done", state=failure.state
@@ -89,15 +94,15 @@ class DeskDatabase:
             raise failure from error
 
 
-def failure_of(error: Exception) -> Exception:
-    """What is known of a statement that failed; anything but the database's own stays as it is."""
+def failure_of(error: Exception) -> StoreFailure | None:
+    """What is known of a statement that failed; None: it was none of the database's."""
     if isinstance(error, DBAPIError) and error.orig is not None:
         return _of_driver(error.orig, lost=error.connection_invalidated)
     if isinstance(error, PoolTimeout):
         return TryLater("every connection of the pool is in use")
     if isinstance(error, OSError) or isinstance(getattr(error, "sqlstate", None), str):
         return _of_driver(error, lost=isinstance(error, OSError))
-    return error
+    return None
 
 
 def _of_driver(error: BaseException, *, lost: bool) -> StoreFailure:

@@ -1,0 +1,245 @@
+"""Purge, restore and mark, and the end of what was kept long enough.
+
+In: an actor with the scope of the verb. Out: results. A purged letter can be restored until its
+time is over; with `hard` nothing of it is left but a line in the history.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from outlast.model.errors import StoreFailure
+from outlast.model.letter_view import LetterView
+from outlast.model.query import Query
+from outlast.ops import cursors
+from outlast.ops.actor import Actor
+from outlast.ops.context import At, checked_text, need_filter
+from outlast.ops.refusals import BadRequest
+from outlast.ops.running import Batch, Running, continued, interrupted
+from outlast.ops.tally import BulkChange, ChangeTally
+from outlast.policy.filter_text import parse
+from outlast.policy.letter_states import Verb
+from outlast.stores.desk.changing import Change, LetterChange, change, erase, expired_ids
+from outlast.stores.desk.history import Act, Entry, tell
+from outlast.stores.desk.locking import locked
+from outlast.stores.desk.selection import Selection, selection
+
+NOTE_CHARS_MAX = 8000
+NAME_CHARS_MAX = 255
+TRIAGE_CHARS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PurgePlan:
+    """What a purge by filter would take now. Its `cursor` starts exactly this run."""
+
+    total: int
+    cursor: str
+
+
+class Changing(Running):
+    """The verbs that change letters besides a replay."""
+
+    async def purge(
+        self,
+        actor: Actor,
+        ids: Sequence[int],
+        *,
+        reason: str | None = None,
+        hard: bool = False,
+        dry_run: bool = False,
+    ) -> BulkChange:
+        """These letters, one transaction each."""
+        wanted = self._purge(actor, reason, hard, dry_run)
+        return await self._named(ids, [wanted], "purged")
+
+    async def plan_purge(
+        self, actor: Actor, query: Query, *, everything: bool = False
+    ) -> PurgePlan:
+        """Count what a purge would take, for a question to somebody."""
+        actor.needs("discard", "purge dead letters")
+        need_filter(query, "purge", everything=everything)
+        await self._need_states()
+        wanted = Change("discard", Act(actor.name), "discarded")
+        run = await self._begin(query, _batch([wanted], query))
+        return PurgePlan(run.counted, cursors.of_run(run))
+
+    async def purge_all(
+        self,
+        actor: Actor,
+        query: Query | None = None,
+        *,
+        reason: str | None = None,
+        hard: bool = False,
+        dry_run: bool = False,
+        everything: bool = False,
+        cursor: str | None = None,
+        most: int | None = None,
+        progress: Callable[[BulkChange], None] | None = None,
+    ) -> BulkChange:
+        """All that the filter takes: what was counted when the run began, and nothing else."""
+        wanted = self._purge(actor, reason, hard, dry_run)
+        if cursor is None:
+            plan = await self.plan_purge(actor, query or Query(), everything=everything)
+            run = cursors.run_of(plan.cursor)
+        else:
+            run = continued(cursor, query)
+            await self._need_states()
+        batch = _batch([wanted], parse(run.filter, now=datetime.now(UTC)))
+        tally = ChangeTally("purged")
+        after: int | None = run.after
+        try:
+            async for chunk in self._chunks(run, batch, self.options.chunk, most):
+                tally.add(chunk.results)
+                after = chunk.after
+                if progress is not None:
+                    progress(tally.result(dry_run=dry_run))
+        except StoreFailure as failure:
+            raise interrupted(failure, tally.result(), tally.handled) from failure
+        handled = run.handled + tally.handled
+        going_on = None
+        if after is None:
+            tally.counts["skipped"] += max(0, run.counted - handled)
+        else:
+            going_on = cursors.of_run(run._replace(after=after, handled=handled))
+        result = tally.result(dry_run=dry_run, cursor=going_on)
+        if not dry_run:
+            detail = {"filter": run.filter, "hard": hard, "purged": result.done}
+            act = wanted.act._replace(request_id=None)
+            async with self._writing() as at:
+                await tell(*at, act, [Entry(None, wanted.kind, detail)])
+        return result
+
+    async def restore(
+        self, actor: Actor, ids: Sequence[int], *, reason: str | None = None
+    ) -> BulkChange:
+        """Purged letters are open again."""
+        actor.needs("discard", "restore dead letters")
+        act = self._act(actor, reason)
+        return await self._named(ids, [Change("restore", act, "restored")], "restored")
+
+    async def mark(
+        self,
+        actor: Actor,
+        ids: Sequence[int],
+        *,
+        reopen: bool = False,
+        review: bool = False,
+        owner: str | None = None,
+        triage: str | None = None,
+        note: str | None = None,
+        reason: str | None = None,
+    ) -> BulkChange:
+        """Several marks at once. An empty owner or triage takes it away."""
+        actor.needs("edit", "mark dead letters")
+        if reopen and review:
+            raise BadRequest("a letter cannot be opened and marked for review at once")
+        act = self._act(actor, reason)
+        marks: list[Change] = []
+        if reopen:
+            marks.append(Change("open", act, "reopened"))
+        if review:
+            marks.append(Change("review", act, "reviewed"))
+        marks += _annotations(act, owner, triage, note)
+        if not marks:
+            raise BadRequest("nothing to mark", "say --open, --review, --owner, --triage or --note")
+        return await self._named(ids, marks, "marked")
+
+    async def sweep(self, actor: Actor) -> int:
+        """Delete a bounded number of letters whose time is over; how many there were."""
+        actor.needs("discard", "delete what was kept long enough")
+        await self._need_states()
+        async with self._reading() as at:
+            ids = await expired_ids(*at, self.options.chunk)
+        if not ids:
+            return 0
+        act = self._act(actor, None)
+        async with self._writing() as at:
+            due = set(await expired_ids(*at, self.options.chunk))
+            letters = await locked(*at, [i for i in ids if i in due], pass_over=True)
+            over = [letter for letter in letters if letter.purge_after is not None]
+            await tell(*at, act, [_tombstone(letter) for letter in over])
+            await erase(*at, [letter.id for letter in over])
+        return len(over)
+
+    def _purge(self, actor: Actor, reason: str | None, hard: bool, dry_run: bool) -> Change:
+        actor.needs("discard", "purge dead letters")
+        act = self._act(actor, reason)
+        if act.reason is None:
+            if self.options.require_reason:
+                raise BadRequest("a purge needs a reason", "give it with --reason")
+            act = act._replace(reason="not given")
+        verb: Verb = "erase" if hard else "discard"
+        kept = self.options.keep_discarded_seconds
+        kind = "purged" if hard else "discarded"
+        return Change(verb, act, kind, kept_seconds=kept, dry_run=dry_run)
+
+    async def _named(self, ids: Sequence[int], wanted: Sequence[Change], verb: str) -> BulkChange:
+        known = self._ids(ids)
+        await self._need_states()
+        tally = ChangeTally(verb)
+        tally.add([_not_found(i) for i in dict.fromkeys(ids) if i not in set(known)])
+        try:
+            async for results in self._on_named(known, _batch(wanted, Query()), _not_found):
+                tally.add(results)
+        except StoreFailure as failure:
+            raise interrupted(failure, tally.result(), tally.handled) from failure
+        return tally.result(dry_run=wanted[0].dry_run)
+
+
+def _batch(changes: Sequence[Change], query: Query) -> Batch[LetterChange]:
+    async def choose(at: At) -> Selection:
+        return await selection(*at, query)
+
+    async def act(at: At, letters: Sequence[LetterView]) -> list[LetterChange]:
+        results: list[LetterChange] = []
+        for number, one in enumerate(changes):
+            seen = letters
+            if number:
+                seen = await locked(*at, [letter.id for letter in letters], pass_over=False)
+            results = _worst(results, await change(*at, seen, one))
+        return results
+
+    def failed(letter_id: int, reason: str) -> LetterChange:
+        return LetterChange(letter_id, "failed", reason=reason)
+
+    def skipped(letter_id: int, reason: str) -> LetterChange:
+        return LetterChange(letter_id, "skipped", reason=reason)
+
+    return Batch(choose, act, failed, skipped, changes[0].dry_run)
+
+
+def _worst(before: list[LetterChange], after: list[LetterChange]) -> list[LetterChange]:
+    """One result for each letter: what could not be done is not hidden by what could."""
+    failed = {result.dlq_id: result for result in before if result.outcome == "failed"}
+    return [failed.get(result.dlq_id, result) for result in after]
+
+
+def _annotations(act: Act, owner: str | None, triage: str | None, note: str | None) -> list[Change]:
+    marks: list[Change] = []
+    if owner is not None:
+        name = checked_text("owner", owner, NAME_CHARS_MAX)
+        marks.append(Change("annotate", act, "assigned", {"owner": name}, {"owner": name}))
+    if triage is not None:
+        cause = checked_text("triage", triage, TRIAGE_CHARS_MAX)
+        marks.append(Change("annotate", act, "triaged", {"triage": cause}, {"triage": cause}))
+    if note is not None:
+        said = checked_text("note", note, NOTE_CHARS_MAX)
+        if said is None:
+            raise BadRequest("an empty note says nothing")
+        marks.append(Change("annotate", act, "noted", {}, {"note": said}))
+    return marks
+
+
+def _tombstone(letter: LetterView) -> Entry:
+    detail = {"queue": letter.queue, "message_id": letter.message_id, "state": letter.state}
+    return Entry(letter.id, "expired", detail)
+
+
+def _not_found(letter_id: int) -> LetterChange:
+    return LetterChange(
+        letter_id,
+        "failed",
+        reason=f"DLQ message '{letter_id}' not found.",
+        remedy="outlast dlq list",
+    )

@@ -1,0 +1,18 @@
+"""The desk, whole: what command line, REST and pages call.
+
+In: an engine and the names or tables of outbox and dead letters; each call an actor. Out: values.
+"""
+
+from outlast.ops.changing import Changing
+from outlast.ops.looking import Looking
+from outlast.ops.outbox import OutboxDesk
+from outlast.ops.replaying import Replaying
+from outlast.ops.requests import Requests
+
+__all__ = ["Desk"]
+
+
+class Desk(Replaying, Changing, OutboxDesk, Requests, Looking):
+    """`Desk(engine, outbox_table, dlq_table, options=DeskOptions(...))`; finds out at the first
+    call which columns and tables there are.
+    """

@@ -1,0 +1,132 @@
+"""The outbox as the desk sees it: live rows, taking one back, making one due, who works.
+
+In: an actor. Out: values, masked. Looking never changes a row.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outlast.model.replay import WorkerSeen
+from outlast.ops.actor import Actor
+from outlast.ops.context import DeskContext
+from outlast.ops.redaction import ShownPayload
+from outlast.ops.refusals import BadRequest, LetterNotFound
+from outlast.ops.views import iso
+from outlast.policy.names import check_queue
+from outlast.stores.desk import outbox_rows
+from outlast.stores.desk.outbox_rows import OutboxRow, Recall
+from outlast.stores.desk.workers import workers_seen
+
+_SHOWN = (
+    *("id", "queue", "state", "attempts_count", "deliveries_count", "timer_id", "message_id"),
+    "letter_id",
+)
+_TIMES = (*("created_at", "next_attempt_at", "first_attempt_at", "last_attempt_at", "acquired_at"),)
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxPage:
+    """Live rows by id; `after` goes on, if there are more."""
+
+    rows: tuple[OutboxRow, ...]
+    after: int | None
+
+    def as_json(self) -> dict[str, Any]:
+        """The document of a list."""
+        return {"items": [row_json(row) for row in self.rows], "after": self.after}
+
+
+@dataclass(frozen=True, slots=True)
+class RowDetail:
+    """One live row with its body."""
+
+    row: OutboxRow
+    headers: Any
+    payload: ShownPayload
+
+    def as_json(self) -> dict[str, Any]:
+        """The document of one row."""
+        shown = row_json(self.row)
+        return shown | {"headers": self.headers, "payload": self.payload.as_json()}
+
+
+def row_json(row: OutboxRow) -> dict[str, Any]:
+    """One row of a list."""
+    times = {name: iso(getattr(row, name)) for name in _TIMES}
+    return {name: getattr(row, name) for name in _SHOWN} | times
+
+
+class OutboxDesk(DeskContext):
+    """The verbs on live rows."""
+
+    async def outbox_list(
+        self, actor: Actor, *, queue: str | None = None, limit: int = 100, after: int = 0
+    ) -> OutboxPage:
+        """Live rows by id."""
+        actor.needs("inspect", "look at the outbox")
+        if not 1 <= limit <= self.options.list_max:
+            raise BadRequest(f"limit is 1 to {self.options.list_max}, got {limit}")
+        if queue is not None:
+            try:
+                check_queue(queue)
+            except (TypeError, ValueError) as error:
+                raise BadRequest(str(error)) from None
+        self._ids([after])
+        async with self._reading() as at:
+            if at.tables.outbox is None:
+                return OutboxPage((), None)
+            found = await outbox_rows.rows(at.connection, at.tables.outbox, queue, limit + 1, after)
+        shown = tuple(found[:limit])
+        return OutboxPage(shown, shown[-1].id if len(found) > limit else None)
+
+    async def outbox_inspect(self, actor: Actor, row_id: int) -> RowDetail:
+        """One live row, masked."""
+        actor.needs("inspect", "look at the outbox")
+        ids = self._ids([row_id])
+        async with self._reading() as at:
+            outbox = at.tables.outbox
+            found = None
+            if outbox is not None and ids:
+                found = await outbox_rows.row(at.connection, outbox, row_id)
+        if found is None:
+            raise LetterNotFound(
+                f"outbox row {row_id} not found: it was delivered, died, or never was",
+                f"outlast dlq list 'message:{row_id}' shows it if it died",
+            )
+        headers = self._redaction.headers(found.headers).value
+        return RowDetail(
+            found, headers, self._redaction.payload(found.payload or b"", reveal=False)
+        )
+
+    async def outbox_cancel(
+        self, actor: Actor, row_ids: Sequence[int], *, reason: str | None = None
+    ) -> tuple[Recall, ...]:
+        """Take rows back that no worker holds; a replayed letter is open again."""
+        actor.needs("replay", "take messages back")
+        ids, act = self._ids(row_ids), self._act(actor, reason)
+        await self._need_states(outbox=True)
+        answers: list[Recall] = []
+        for row_id in ids:
+            async with self._writing() as at:
+                answers.append(
+                    await outbox_rows.recall(*at, row_id, act, self.options.lease_seconds)
+                )
+        return tuple(answers)
+
+    async def outbox_run_now(self, actor: Actor, row_ids: Sequence[int]) -> dict[int, bool]:
+        """Make waiting rows due at once; False: gone, or in a worker's hands."""
+        actor.needs("replay", "run messages now")
+        ids = self._ids(row_ids)
+        await self._need_states(outbox=True)
+        answers: dict[int, bool] = {}
+        for row_id in ids:
+            async with self._writing() as at:
+                answers[row_id] = await outbox_rows.run_now(*at, row_id)
+        return answers
+
+    async def workers(self, actor: Actor) -> tuple[WorkerSeen, ...] | None:
+        """The workers that were seen; None: not recorded."""
+        actor.needs("inspect", "look at workers")
+        async with self._reading() as at:
+            return await workers_seen(*at)
