@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import venv
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,7 @@ def install_peers() -> None:
     if not (PEERS / "bin" / "python").exists():
         venv.create(PEERS, with_pip=True)
     # the same framework under both, or the ratio would compare FastStream's releases
-    import faststream
-
+    framework = f"faststream=={metadata.version('faststream')}"
     subprocess.run(
         [
             PEERS / "bin" / "python",
@@ -39,7 +39,7 @@ def install_peers() -> None:
             "--quiet",
             "install",
             *PACKAGES,
-            f"faststream=={faststream.__version__}",
+            framework,
         ],
         check=True,
     )
