@@ -1,6 +1,7 @@
 """The verbs, and the frame around them: errors leave as sentences, never as tracebacks.
 
-In: the arguments of the process. Out: an exit status: 0 done, 1 failed, 2 usage or environment.
+In: the arguments of the process. Out: an exit status: 0 done, 1 failed, 2 usage or environment,
+3 refused by a gate.
 """
 
 import io
@@ -12,6 +13,8 @@ from typing import Annotated
 
 import typer
 
+from outlast.cli import dlq, live
+from outlast.cli.asking import asked, shaped
 from outlast.model.errors import OutlastError
 
 _SECONDS_MAX = 86_400.0
@@ -24,6 +27,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(dlq.app, name="dlq")
+app.add_typer(live.outbox, name="outbox")
+app.add_typer(live.workers, name="workers")
 
 
 def main() -> None:
@@ -33,7 +39,7 @@ def main() -> None:
             # a terminal that knows fewer characters gets question marks, not an error
             stream.reconfigure(errors="replace")
     try:
-        app(prog_name="outlast")
+        app(args=shaped(sys.argv[1:]), prog_name="outlast")
     except OutlastError as error:
         _leave(str(error), 2)
     except Exception as error:
@@ -72,7 +78,9 @@ def _print_version(wanted: bool) -> None:
 
 
 @app.callback()
+@asked
 def _root(
+    ctx: typer.Context,
     version: Annotated[
         bool,
         typer.Option(

@@ -1,0 +1,173 @@
+"""Options that many verbs share: where the letters are, who asks, which letters are meant.
+
+In: the function of a verb. Out: the same with the options of `Asked` or `Wanted`. An option may
+stand before or after its verb: the nearest one counts. Imports nothing heavy.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+R = TypeVar("R")
+
+_HERE = "Where and who"
+_WHICH = "Which letters"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What holds for every verb. None: as the environment says."""
+
+    json: bool = False
+    dsn: str | None = None
+    table: str | None = None
+    dlq_table: str | None = None
+    actor: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """The filter: its words as they were typed, and the options that stand for words."""
+
+    words: tuple[str, ...] = ()
+    subscription: tuple[str, ...] = ()
+    queue: tuple[str, ...] = ()
+    subscriber: tuple[str, ...] = ()
+    category: tuple[str, ...] = ()
+    state: tuple[str, ...] = ()
+    since: str | None = None
+    until: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The filter as one text."""
+        return " ".join(self.words)
+
+    @property
+    def has_options(self) -> bool:
+        """Whether an option names letters."""
+        return any(getattr(self, field.name) for field in fields(self) if field.name != "words")
+
+
+def _option(help_text: str, name: str, panel: str, metavar: str | None = None) -> Any:
+    return typer.Option(name, help=help_text, rich_help_panel=panel, metavar=metavar)
+
+
+_ASKED: Mapping[str, Any] = {
+    "json": Annotated[bool, _option("One JSON document on stdout.", "--json", _HERE)],
+    "dsn": Annotated[
+        str | None,
+        _option("URL or SQLite file (OUTLAST_DSN, DATABASE_URL).", "--dsn", _HERE, "URL"),
+    ],
+    "table": Annotated[
+        str | None, _option("Outbox, or schema.outbox (OUTLAST_TABLE).", "--table", _HERE, "NAME")
+    ],
+    "dlq_table": Annotated[
+        str | None,
+        _option("Dead-letter table (OUTLAST_DLQ_TABLE).", "--dlq-table", _HERE, "NAME"),
+    ],
+    "actor": Annotated[
+        str | None, _option("Who acts, for the history (OUTLAST_ACTOR).", "--actor", _HERE, "NAME")
+    ],
+}
+
+_WANTED: Mapping[str, Any] = {
+    "words": Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FILTER",
+            help="Words such as queue:orders error:timeout since:2h, in single quotes.",
+        ),
+    ],
+    **{
+        name: Annotated[list[str] | None, _option(f"{word}: (may be repeated).", option, _WHICH)]
+        for name, word, option in (
+            ("subscription", "queue", "--subscription"),
+            ("queue", "queue", "--queue"),
+            ("subscriber", "subscriber", "--subscriber"),
+            ("category", "category", "--category"),
+            ("state", "state", "--state"),
+        )
+    },
+    "since": Annotated[str | None, _option("2h, 3d, or a time.", "--since", _WHICH)],
+    "until": Annotated[str | None, _option("2h, 3d, or a time.", "--until", _WHICH)],
+}
+
+
+def asked(function: Callable[..., R]) -> Callable[..., R]:
+    """Give a verb, or a group of verbs, the options of `Asked`; they end up in `ctx.obj`."""
+
+    def remembering(**given: Any) -> R:
+        ctx: typer.Context = given["ctx"]
+        own = {name: given.pop(name) for name in _ASKED}
+        outer = ctx.obj if isinstance(ctx.obj, Asked) else Asked()
+        said = {name: value for name, value in own.items() if value not in {None, False}}
+        ctx.obj = Asked(**{name: getattr(outer, name) for name in _ASKED} | said)
+        return function(**given)
+
+    defaults = {name: False if name == "json" else None for name in _ASKED}
+    return _with_options(function, remembering, _ASKED, defaults, frozenset())
+
+
+def wanted(function: Callable[..., R]) -> Callable[..., R]:
+    """Give a verb the filter; it arrives as the argument `wanted`."""
+
+    def gathering(**given: Any) -> R:
+        own = {name: given.pop(name) for name in _WANTED}
+        said = {name: value for name, value in own.items() if value}
+        lists: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in said.items()}
+        return function(**given, wanted=Wanted(**lists))
+
+    return _with_options(
+        function, gathering, _WANTED, dict.fromkeys(_WANTED), frozenset({"wanted"})
+    )
+
+
+def _with_options(
+    function: Callable[..., R],
+    outer: Callable[..., R],
+    options: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    hidden: frozenset[str],
+) -> Callable[..., R]:
+    """Typer reads signature and annotations; both say what the outer function takes."""
+    kept = [p for p in inspect.signature(function).parameters.values() if p.name not in hidden]
+    added = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=defaults[name],
+            annotation=annotation,
+        )
+        for name, annotation in options.items()
+    ]
+    own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in kept]
+    outer.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
+    outer.__annotations__ = {p.name: p.annotation for p in (*own, *added)}
+    outer.__doc__ = function.__doc__
+    outer.__name__ = function.__name__
+    return outer
+
+
+def shaped(arguments: list[str]) -> list[str]:
+    """The arguments as the parser takes them: `--wait` alone has a time, `-word:` is no option."""
+    result: list[str] = []
+    for place, argument in enumerate(arguments):
+        if argument == "--":
+            return [*result, *arguments[place:]]
+        if argument == "--wait":
+            result.append("--wait=10m")
+        elif _is_negated_word(argument):
+            # a blank before it: a filter does not mind, and the parser sees no option
+            result.append(f" {argument}")
+        else:
+            result.append(argument)
+    return result
+
+
+def _is_negated_word(argument: str) -> bool:
+    name, colon, _ = argument[1:].partition(":")
+    return argument.startswith("-") and bool(colon) and name[:1].isalpha()

@@ -1,0 +1,216 @@
+"""`outlast dlq …`: the forms of the verbs on dead letters. What they do is loaded when they run."""
+
+from typing import Annotated
+
+import typer
+
+from outlast.cli.asking import Wanted, asked, wanted
+
+app = typer.Typer(
+    help="Look at dead letters, replay, purge and restore them.", no_args_is_help=True
+)
+
+_Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="DLQ ids.")]
+_Id = Annotated[str, typer.Argument(metavar="ID", help="A DLQ id.")]
+_Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+_All = Annotated[bool, typer.Option("--all", help="Every letter; in place of a filter.")]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done.")]
+_Reason = Annotated[str | None, typer.Option(help="Why, for the history.")]
+_To = Annotated[str | None, typer.Option(metavar="QUEUE", help="Another queue, for this pass.")]
+_Original = Annotated[bool, typer.Option("--original", help="The first bytes, not the newest.")]
+_Force = Annotated[bool, typer.Option("--force", help="Pass the gates; needs --reason.")]
+_Poison = Annotated[
+    bool, typer.Option("--include-poison", help="Also letters that may kill their worker.")
+]
+_Wait = Annotated[
+    str | None,
+    typer.Option("--wait", metavar="TIME", help="Wait for the outcome; --wait=30s, else 10m."),
+]
+
+
+@app.callback()
+@asked
+def _dlq(ctx: typer.Context) -> None:
+    """Look at dead letters, replay, purge and restore them."""
+
+
+@app.command("list")
+@asked
+@wanted
+def list_(
+    ctx: typer.Context,
+    wanted: Wanted,
+    limit: Annotated[int, typer.Option(help="Letters to show.")] = 100,
+    after: Annotated[str | None, typer.Option(help="Go on where a list ended.")] = None,
+    wide: Annotated[bool, typer.Option("--wide", help="Cut no cell.")] = False,
+) -> None:
+    """Show dead letters, the newest failure first."""
+    from outlast.cli.looking import list_letters  # noqa: PLC0415
+
+    raise typer.Exit(list_letters(ctx.obj, wanted, limit, after, wide))
+
+
+@app.command()
+@asked
+@wanted
+def inspect(
+    ctx: typer.Context,
+    wanted: Wanted,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All that the filter takes, in short.")
+    ] = False,
+    limit: Annotated[int, typer.Option(help="Letters to show with --all.")] = 10,
+    reveal: Annotated[
+        bool, typer.Option("--reveal", help="Show what is masked; this is recorded.")
+    ] = False,
+) -> None:
+    """Show everything about the dead letter with this id."""
+    from outlast.cli.looking import inspect_letter, inspect_some  # noqa: PLC0415
+
+    if everything:
+        raise typer.Exit(inspect_some(ctx.obj, wanted, limit, reveal=reveal))
+    if len(wanted.words) != 1 or wanted.has_options:
+        raise typer.BadParameter("give one id, or --all and a filter")
+    raise typer.Exit(inspect_letter(ctx.obj, wanted.words[0], reveal=reveal))
+
+
+@app.command()
+@asked
+def replay(
+    ctx: typer.Context,
+    dlq_ids: _Ids,
+    to: _To = None,
+    original: _Original = False,
+    dry_run: _DryRun = False,
+    force: _Force = False,
+    include_poison: _Poison = False,
+    reason: _Reason = None,
+    wait: _Wait = None,
+) -> None:
+    """Send dead letters again."""
+    from outlast.cli.acting import Way, replay_letters  # noqa: PLC0415
+
+    given = Way(to, original, dry_run, force, include_poison, reason, wait)
+    raise typer.Exit(replay_letters(ctx.obj, dlq_ids, given))
+
+
+@app.command("replay-all")
+@asked
+@wanted
+def replay_all(
+    ctx: typer.Context,
+    wanted: Wanted,
+    everything: _All = False,
+    yes: _Yes = False,
+    to: _To = None,
+    original: _Original = False,
+    dry_run: _DryRun = False,
+    force: _Force = False,
+    include_poison: _Poison = False,
+    reason: _Reason = None,
+    wait: _Wait = None,
+    rate: Annotated[str | None, typer.Option(metavar="N/s", help="Letters a second.")] = None,
+) -> None:
+    """Send all dead letters again that a filter takes."""
+    from outlast.cli.acting import Way, replay_selected  # noqa: PLC0415
+
+    given = Way(to, original, dry_run, force, include_poison, reason, wait)
+    status = replay_selected(ctx.obj, wanted, given, everything=everything, yes=yes, rate=rate)
+    raise typer.Exit(status)
+
+
+@app.command()
+@asked
+@wanted
+def purge(
+    ctx: typer.Context,
+    wanted: Wanted,
+    everything: _All = False,
+    yes: _Yes = False,
+    hard: Annotated[bool, typer.Option("--hard", help="Delete at once, for good.")] = False,
+    dry_run: _DryRun = False,
+    reason: _Reason = None,
+) -> None:
+    """Discard dead letters, by a filter or by their ids."""
+    from outlast.cli.acting import purge_letters  # noqa: PLC0415
+
+    status = purge_letters(
+        ctx.obj,
+        wanted,
+        everything=everything,
+        yes=yes,
+        hard=hard,
+        dry_run=dry_run,
+        reason=reason,
+    )
+    raise typer.Exit(status)
+
+
+@app.command()
+@asked
+def restore(ctx: typer.Context, dlq_ids: _Ids, reason: _Reason = None) -> None:
+    """Bring purged letters back."""
+    from outlast.cli.acting import restore_letters  # noqa: PLC0415
+
+    raise typer.Exit(restore_letters(ctx.obj, dlq_ids, reason))
+
+
+@app.command()
+@asked
+def mark(
+    ctx: typer.Context,
+    dlq_ids: _Ids,
+    reopen: Annotated[bool, typer.Option("--open", help="Open; lifts the replay limit.")] = False,
+    review: Annotated[bool, typer.Option("--review", help="For somebody to look at.")] = False,
+    owner: Annotated[str | None, typer.Option(help="Who looks after it.")] = None,
+    triage: Annotated[str | None, typer.Option(metavar="CAUSE", help="The root cause.")] = None,
+    note: Annotated[str | None, typer.Option(metavar="TEXT", help="A note.")] = None,
+    reason: _Reason = None,
+) -> None:
+    """Open letters again, or say something about them."""
+    from outlast.cli.acting import mark_letters  # noqa: PLC0415
+
+    status = mark_letters(
+        ctx.obj,
+        dlq_ids,
+        reopen=reopen,
+        review=review,
+        owner=owner,
+        triage=triage,
+        note=note,
+        reason=reason,
+    )
+    raise typer.Exit(status)
+
+
+@app.command()
+@asked
+def history(ctx: typer.Context, dlq_id: _Id) -> None:
+    """Show what happened to a dead letter."""
+    from outlast.cli.looking import history_of  # noqa: PLC0415
+
+    raise typer.Exit(history_of(ctx.obj, dlq_id))
+
+
+@app.command()
+@asked
+@wanted
+def groups(
+    ctx: typer.Context,
+    wanted: Wanted,
+    limit: Annotated[int, typer.Option(help="Groups to show.")] = 50,
+) -> None:
+    """Show dead letters by cause, the commonest first."""
+    from outlast.cli.looking import groups_of  # noqa: PLC0415
+
+    raise typer.Exit(groups_of(ctx.obj, wanted, limit))
+
+
+@app.command()
+@asked
+@wanted
+def stats(ctx: typer.Context, wanted: Wanted) -> None:
+    """Count dead letters by queue, category and state."""
+    from outlast.cli.looking import stats_of  # noqa: PLC0415
+
+    raise typer.Exit(stats_of(ctx.obj, wanted))
