@@ -440,7 +440,7 @@ def test_a_table_of_the_peer_is_read_and_not_changed(postgres, timer):
         ):
             with pytest.raises(NotRecorded, match="no column") as refused:
                 await call
-            assert "outlast db print" in refused.value.remedy
+            assert "docs/guides/schema.md" in refused.value.remedy
         # a migration runs while we do: the next verb finds it
         from sqlalchemy import MetaData
 

@@ -90,7 +90,7 @@ class DeskContext:
             raise NotRecorded(
                 f"table {self._dlq.fullname} has no column {', '.join(lacking)}: its letters can "
                 "be looked at, not acted on",
-                "outlast db print prints the statements that add what is missing",
+                "docs/guides/schema.md has the statements that add what is missing",
             )
         raise NotRecorded(
             f"there is no outbox table {self._outbox.fullname}",
@@ -138,7 +138,7 @@ def _notes(tables: DeskTables) -> tuple[str, ...]:
     if tables.missing:
         notes.append(
             f"table {tables.dlq.fullname} records no {', '.join(tables.missing)}: letters can be "
-            "looked at, not acted on (outlast db print)"
+            "looked at, not acted on (docs/guides/schema.md has the statements that add them)"
         )
     if tables.history is None:
         notes.append("there is no history table: what is done here is not recorded")

@@ -68,7 +68,7 @@ class Requests(DeskContext):
         if not has_history:
             raise NotRecorded(
                 "there is no history table: a repeated request cannot be told from a new one",
-                "leave the idempotency key out, or create the table (outlast db print)",
+                "leave the idempotency key out, or create the tables of make_operations_tables",
             )
         try:
             first: Mapping[str, Any] | None = await self._write(

@@ -141,7 +141,7 @@ class LetterDetail:
         """What an operator would do now."""
         number = self.letter.id
         steps = {
-            None: "outlast db print prints the columns that a replay needs",
+            None: "docs/guides/schema.md has the statements that add the columns a replay needs",
             "open": f"to replay: outlast dlq replay {number}",
             "needs_review": f"to replay: outlast dlq replay {number}",
             "escalated": f"to open it again: outlast dlq mark {number} --open",

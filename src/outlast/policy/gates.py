@@ -121,8 +121,7 @@ def _nothing_changed(letter: LetterView, facts: ReplayFacts, worker: WorkerSeen)
         "unchanged",
         f"nothing has changed since dead letter {letter.id} failed ({letter.failure_category}): "
         f"{worker.instance} still runs version {letter.consumer_version}, {body}",
-        f"deploy the fix, or correct the message (--patch, --transform, outlast dlq edit "
-        f"{letter.id}), or {_FORCE}",
+        f"deploy the fix and restart the worker, or {_FORCE}",
     )
 
 

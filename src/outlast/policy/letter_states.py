@@ -112,7 +112,7 @@ def transition(verb: Verb, letter: LetterView) -> Transition | Denial:
         return Denial(
             None,
             f"dead letter {letter.id} cannot {_DONE[verb]}: its table records no state",
-            "outlast db print prints the columns to add",
+            "docs/guides/schema.md has the statements that add the columns",
         )
     if letter.state not in rule.accepts:
         return _denied(verb, letter)

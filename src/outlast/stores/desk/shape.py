@@ -42,7 +42,7 @@ async def find_tables(connection: AsyncConnection, outbox: Table, dlq: Table) ->
     if live is None:
         raise SchemaError(
             f"table {dlq.fullname} does not exist; name the right one with --dlq-table, or create "
-            "it with outlast db create or your migrations"
+            "it with metadata.create_all or your migrations"
         )
     lacking = [name for name in REQUIRED_COLUMNS if name not in live.columns]
     if lacking:
