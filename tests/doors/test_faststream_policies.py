@@ -389,3 +389,37 @@ def test_the_renderer():
         assert "secret" not in str(letter)
 
     asyncio.run(main())
+
+
+def test_a_schema_registry_that_is_down_costs_attempts_and_no_message():
+    """A custom decoder that cannot reach its registry follows the strategy and recovers."""
+
+    async def main():
+        broker = broker_on()
+        down, seen, done = (
+            [ConnectionError("registry"), TimeoutError("registry")],
+            [],
+            asyncio.Event(),
+        )
+
+        async def decoder(msg, original):
+            if down:
+                raise down.pop(0)
+            return await original(msg)
+
+        @broker.subscriber(
+            "q", decoder=decoder, retry_strategy=ConstantRetry(delay_seconds=0.01, max_attempts=5)
+        )
+        async def handle(body: dict) -> None:
+            seen.append(body)
+            done.set()
+
+        test_broker = TestOutboxBroker(broker, run_loops=True)
+        async with test_broker:
+            await broker.publish({"n": 1}, queue="q")
+            async with asyncio.timeout(20):
+                await done.wait()
+        assert seen == [{"n": 1}]
+        assert test_broker.fake_client.dlq_rows == []
+
+    asyncio.run(main())
