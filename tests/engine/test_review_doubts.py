@@ -254,7 +254,7 @@ def test_a_stop_during_the_start_stops():
         insert(rig)
         await asyncio.sleep(30)
         assert rig.started == []
-        assert not store.inner._open
+        assert store.inner._wake is None
 
     with_engine(body)
 

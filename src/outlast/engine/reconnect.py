@@ -28,11 +28,6 @@ class Reconnector:
         self._line_next_at: dict[Line, float] = {}
         self._turn = asyncio.Lock()
 
-    @property
-    def is_away(self) -> bool:
-        """Whether an attempt failed and none has succeeded since."""
-        return self._told_away
-
     async def restore(self, line: Line, why: BaseException) -> None:
         """Return when the line stands again."""
         self._lost.add(line)

@@ -41,9 +41,6 @@ class Store(Protocol):
     async def reconnect(self, line: Line) -> None:
         """One attempt to bring a lost line back; `Disconnected` if it fails."""
 
-    def is_connected(self, line: Line) -> bool:
-        """Whether the line stands, as far as is known without asking the server."""
-
     async def changed(self) -> bool:
         """Whether another connection committed something since the last call."""
 

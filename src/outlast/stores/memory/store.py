@@ -51,7 +51,6 @@ class MemoryStore:
         self._letters = MemoryLetters(self.dlq_rows, self.history)
         self._ids = 0
         self._wake: Wake | None = None
-        self._open = False
 
     # -- the application's side
 
@@ -124,20 +123,13 @@ class MemoryStore:
     async def open(self, wake: Wake) -> None:
         """Ready at once."""
         self._wake = wake
-        self._open = True
 
     async def close(self) -> None:
         """Nothing to close but the ear."""
         self._wake = None
-        self._open = False
 
     async def reconnect(self, line: Line) -> None:
         """Always there."""
-        self._open = True
-
-    def is_connected(self, line: Line) -> bool:
-        """Always, between open and close."""
-        return self._open
 
     async def changed(self) -> bool:
         """Memory has wake-ups; it is never polled."""

@@ -158,10 +158,6 @@ class PostgresStore:
         if line == "claims" and (pid := self._wires[line].last_pid) is not None:
             self._old_pids = [*self._old_pids[-8:], pid]
 
-    def is_connected(self, line: Line) -> bool:
-        """As far as the client knows."""
-        return self._wires[line].is_open
-
     async def changed(self) -> bool:
         """PostgreSQL has wake-ups; it is never polled."""
         return False

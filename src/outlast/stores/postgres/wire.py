@@ -57,11 +57,6 @@ class Wire:
         """The server process of the newest connection: what it was doing may outlive it."""
 
     @property
-    def is_open(self) -> bool:
-        """Whether the connection stands, as far as the client knows."""
-        return self._connection is not None and not self._connection.is_closed()
-
-    @property
     def connection(self) -> "asyncpg.Connection[Any]":
         """The connection, or `Disconnected`."""
         if self._connection is None or self._connection.is_closed():

@@ -124,10 +124,6 @@ class SqliteStore:
             # versions of two connections do not compare: the next `changed` says yes
             self._data_version = None
 
-    def is_connected(self, line: Line) -> bool:  # noqa: ARG002
-        """Whether the one connection stands."""
-        return self._connection is not None and self._connection.is_open
-
     async def changed(self) -> bool:
         """Whether the file has another version than at the last call."""
         version = await self._run(self._read_version, _CHECK_SECONDS)
