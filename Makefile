@@ -43,6 +43,9 @@ bench: $(VENV)/.dev
 reference: $(VENV)/.dev
 	@$(BIN)/python tools/rows.py
 	@$(BIN)/python tools/metrics_reference.py
+	@$(BIN)/python tools/cli_reference.py
+	@$(BIN)/python tools/settings_reference.py
+	@$(BIN)/python tools/rest_reference.py
 
 format: $(VENV)/.dev
 	@$(BIN)/ruff format .

@@ -17,6 +17,7 @@ from bench.cluster import private_cluster
 from bench.crew import PEERS, ROOT, install_peers, versions
 from bench.gates import Finding, failed
 from bench.measures import (
+    desk,
     draining,
     embedded,
     failing,
@@ -147,6 +148,13 @@ def _memory(run: Run) -> None:
     run.add("memory", cells, footprint.findings(cells, start, run.sizes.rows), table)
 
 
+def _desk(run: Run) -> None:
+    sizes = run.sizes
+    found = desk.measure(run.dsn, sizes.rounds, sizes.rows, sizes.rows // 10)
+    run.figures["desk"] = found
+    run.findings += desk.findings(found)
+
+
 MEASURES = {
     "drain": _drain,
     "latency": _latency,
@@ -156,8 +164,9 @@ MEASURES = {
     "sqlite": _sqlite,
     "memory": _memory,
     "snapshot": _snapshot,
+    "desk": _desk,
 }
-GATES = {"A": tuple(MEASURES)}
+GATES = {"A": tuple(name for name in MEASURES if name != "desk"), "B": ("desk",)}
 """Which measures a choice of gates runs."""
 
 

@@ -16,12 +16,12 @@ ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
 MISSING = "**missing**"
 
-_ID = r"(?:S\d-\d\d|U-\d\d|F-[A-L]\d\d)"
+_ID = r"(?:S\d-\d{2,3}|U-\d\d|F-[A-L]\d\d)"
 _TO = r"(?:\.\.|…)"
-_ITEM = rf"{_ID}(?:\s*{_TO}\s*(?:{_ID}|\d\d))?"
+_ITEM = rf"{_ID}(?:\s*{_TO}\s*(?:{_ID}|\d{{2,3}}))?"
 _AND = r"(?:\s*[,;/+&]\s*|\s+and\s+|\s+)"
 _LEAD = re.compile(rf"^\s*({_ITEM}(?:{_AND}{_ITEM})*)\s*(?:\([^)]*\)\s*)?[:.—]", re.MULTILINE)
-_RANGE = re.compile(rf"({_ID})(?:\s*{_TO}\s*({_ID}|\d\d))?")
+_RANGE = re.compile(rf"({_ID})(?:\s*{_TO}\s*({_ID}|\d{{2,3}}))?")
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,9 @@ def named(docstring: str) -> list[str]:
 def spelled(first: str, last: str) -> list[str]:
     if not last:
         return [first]
-    stem, start, end = first[:-2], int(first[-2:]), int(last[-2:])
-    return [f"{stem}{number:02d}" for number in range(start, end + 1)]
+    stem, _, start = first.rpartition("-")
+    end = int(last.rpartition("-")[2])
+    return [f"{stem}-{number:02d}" for number in range(int(start), end + 1)]
 
 
 def proofs(tests: Path) -> dict[str, list[str]]:

@@ -351,7 +351,9 @@ def test_looking_sends_no_write(database):
         await w.desk.workers(READER)
         await w.desk.notes()
         assert sent
-        assert not [s for s in sent if not s.startswith(("SELECT", "PRAGMA"))]
+        words = {word for statement in sent for word in statement.split()}
+        assert not words & {"INSERT", "UPDATE", "DELETE"}
+        assert not [s for s in sent if not s.startswith(("SELECT", "WITH FINE", "PRAGMA"))]
 
     run_desk(database, body)
 
@@ -440,7 +442,7 @@ def test_a_table_of_the_peer_is_read_and_not_changed(postgres, timer):
         ):
             with pytest.raises(NotRecorded, match="no column") as refused:
                 await call
-            assert "docs/guides/schema.md" in refused.value.remedy
+            assert "outlast db print" in refused.value.remedy
         # a migration runs while we do: the next verb finds it
         from sqlalchemy import MetaData
 

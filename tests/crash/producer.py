@@ -86,7 +86,7 @@ class Producer:
     def _message(self) -> dict[str, Any]:
         self._number += 1
         name = f"{self._name}-{self._number}"
-        kind = self._random.choices(KINDS, WEIGHTS)[0]
+        kind = self._random.choices(KINDS, self._role.get("weights", WEIGHTS))[0]
         delay = self._random.uniform(0.05, 1.5) if self._random.random() < 0.15 else 0.0
         padding = "x" * self._random.choice([0, 0, 10, 200, 2000])
         more = {"s": seconds} if (seconds := self._role.get("handler_seconds")) else {}

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import zlib
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,8 @@ class Scene:
     grace: float = 5.0
     hooked: bool = True
     """Whether the store is wrapped; else nothing of the harness is between it and the engine."""
+    part: str | None = None
+    """Who its connections say they are, to triggers of a test."""
 
     @property
     def is_postgres(self) -> bool:
@@ -73,9 +76,14 @@ class Scene:
         return self.folder / "ledger"
 
     def engine(self, **options: Any) -> AsyncEngine:
-        engine = create_async_engine(self.url, connect_args=self.connect_args, **options)
+        arguments = dict(self.connect_args)
+        if self.part and self.is_postgres:
+            arguments["server_settings"] = {"test.part": self.part}
+        engine = create_async_engine(self.url, connect_args=arguments, **options)
         if not self.is_postgres:
             event.listen(engine.sync_engine, "connect", _wait_for_the_lock)
+            if self.part:
+                event.listen(engine.sync_engine, "connect", partial(_say, self.part))
         return engine
 
     def store(self, engine: AsyncEngine) -> Store:
@@ -111,6 +119,10 @@ def body(message: str, kind: str, padding: str = "", **more: Any) -> bytes:
 
 def checksum(payload: bytes) -> int:
     return zlib.crc32(payload)
+
+
+def _say(part: str, connection: Any, _record: Any) -> None:
+    connection.create_function("part", 0, lambda: part)
 
 
 def _wait_for_the_lock(connection: Any, _record: Any) -> None:

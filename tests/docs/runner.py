@@ -3,14 +3,16 @@
 `python`: in one namespace on one event loop; `await` and `async with` may stand at the top level.
 A URL of PostgreSQL is replaced by one of a database of the page's own. `sql`: on that database,
 where the tables of outlast are.
-`sh`, `console`: the commands named in `_COMMANDS`, one a line. Anything else must be named in
-`NOT_CODE`, so that no block is left out by accident.
+`sh`, `console`: the commands named in `_COMMANDS`, one a line; one of outlast that ends in `&` runs
+until the page ends, and is interrupted then; curl calls it (`tests/docs/rest.py`). Anything else
+must be named in `NOT_CODE`, so that no block is left out by accident.
 """
 
 import ast
 import asyncio
 import inspect
 import json
+import os
 import re
 import shlex
 import signal
@@ -30,6 +32,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from outlast import make_dlq_table, make_outbox_table
 from tests.docs.pages import ROOT, Block, blocks, name_of
+from tests.docs.rest import Rest
 
 NOT_CODE = {"text"}
 DEMO_SECONDS = "1"
@@ -55,6 +58,8 @@ class Page:
         self._module = types.ModuleType("page_" + re.sub(r"\W", "_", name_of(path)))
         self._loop = asyncio.Runner()
         self._has_tables = False
+        self._background: list[subprocess.Popen[str]] = []
+        self._rest = Rest(folder)
         self.ran = 0
 
     def run(self) -> None:
@@ -65,7 +70,11 @@ class Page:
                 warnings.filterwarnings("ignore", "(?s).*AST parsing", RuntimeWarning)
                 for block in blocks(self.path):
                     self._run(block)
+                self._interrupt()
         finally:
+            for process in self._background:
+                process.kill()
+                process.communicate()
             del sys.modules[self._module.__name__]
 
     def _run(self, block: Block) -> None:
@@ -143,9 +152,38 @@ class Page:
             raise Broken("a block of commands without a command")
         for words in commands:
             program, *arguments = words
+            if self._is_rest(program, arguments):
+                continue
+            if program == "outlast" and arguments[-1:] == ["&"]:
+                self._background.append(_begin(arguments[:-1], self._folder))
+                continue
             if program not in _COMMANDS:
                 raise Broken(f"nobody runs {program!r}; {', '.join(_COMMANDS)} are known")
             _COMMANDS[program](arguments, self._folder)
+
+    def _is_rest(self, program: str, arguments: list[str]) -> bool:
+        try:
+            match program, *arguments:
+                case "outlast", "tokens", "new", *_:
+                    self._rest.make_token(arguments)
+                case "outlast", "serve", *_:
+                    self._background.append(self._rest.serve(arguments[:-1]))
+                case "export", *_:
+                    self._rest.export(arguments)
+                case "curl", *_:
+                    self._rest.curl(arguments)
+                case _:
+                    return False
+        except AssertionError as error:
+            raise Broken(str(error)) from None
+        return True
+
+    def _interrupt(self) -> None:
+        for process in self._background:
+            process.send_signal(signal.SIGINT)
+            output, errors = process.communicate(timeout=PATIENCE_SECONDS)
+            if process.returncode:
+                raise Broken(f"{process.args} failed: {errors or output}")
 
 
 @contextmanager
@@ -165,7 +203,7 @@ def _bounded() -> Iterator[None]:
 
 
 def _outlast(arguments: list[str], folder: Path) -> None:
-    if arguments[:1] == ["demo"]:
+    if arguments[:1] == ["demo"] and "--fixed" not in arguments:
         # the same command, for a shorter time
         if "--seconds" in arguments:
             place = arguments.index("--seconds")
@@ -174,6 +212,7 @@ def _outlast(arguments: list[str], folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "outlast", *arguments],
         cwd=folder,
+        env=os.environ | {"TMPDIR": str(folder)},
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,
@@ -181,6 +220,16 @@ def _outlast(arguments: list[str], folder: Path) -> None:
     )
     if done.returncode:
         raise Broken(f"outlast {' '.join(arguments)} failed: {done.stderr or done.stdout}")
+
+
+def _begin(arguments: list[str], folder: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "outlast", *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def _pip(arguments: list[str], _folder: Path) -> None:

@@ -11,17 +11,6 @@ from outlast import make_dlq_table, make_outbox_table
 from outlast.stores.schema.validate import read_table, validate_schema
 from tests.docs import pages
 
-ELEVEN_COLUMNS = """
-CREATE TABLE outbox_dlq (
-    id bigserial PRIMARY KEY, original_id bigint NOT NULL, queue varchar(255) NOT NULL,
-    payload bytea NOT NULL, headers jsonb, deliveries_count bigint NOT NULL,
-    created_at timestamptz NOT NULL, failed_at timestamptz NOT NULL DEFAULT now(),
-    failure_reason varchar(64) NOT NULL, last_exception varchar, timer_id varchar(255));
-CREATE INDEX outbox_dlq_queue_failed_idx ON outbox_dlq (queue, failed_at);
-INSERT INTO outbox_dlq (original_id, queue, payload, deliveries_count, created_at, failed_at,
-    failure_reason) VALUES (1, 'q', '', 1, '2020-01-01', '2020-01-02', 'rejected');
-"""
-
 
 def sql_with(name, words):
     """The one SQL block of a page that contains these words."""
@@ -52,18 +41,6 @@ def applied(url, metadata, *scripts):
         return advice, set(live.columns), set(letters.c.keys()), kept
 
     return asyncio.run(main())
-
-
-def test_an_eleven_column_table_gets_the_others(page_postgres):
-    """The ALTERs for dead letters of faststream-outbox add every column; old letters keep time."""
-    alters = sql_with("docs/guides/schema.md", "ADD COLUMN IF NOT EXISTS")
-    advice, live, wanted, kept = applied(
-        page_postgres(), MetaData(), ELEVEN_COLUMNS, alters, alters
-    )
-    assert live == wanted
-    assert not [text for text in advice if "columns" in text]
-    assert kept[0]["last_failure_at"] == kept[0]["failed_at"]
-    assert kept[0]["state"] == "open"
 
 
 def test_a_partitioned_table_is_whole(page_postgres):

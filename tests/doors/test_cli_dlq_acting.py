@@ -31,7 +31,7 @@ def told(command):
 
 
 def test_replay_says_what_was_sent_where(anywhere):
-    """Protean's line; the bytes are those of the letter, and the history knows who it was."""
+    """S2-19 S3-48: Protean's line; the letter's bytes; the history knows who it was, and why."""
     first, second = anywhere.plant(2)
     done = anywhere.run("dlq", "replay", first, second, "--reason", "fixed")
     assert (done.status, done.err) == (0, "")
@@ -76,6 +76,7 @@ def test_a_gate_is_status_3_and_force_needs_a_reason(anywhere):
 
 
 def test_another_queue_and_a_dry_run(command):
+    """U-07: nothing is written."""
     (letter,) = command.plant()
     done = command.run("dlq", "replay", letter, "--to", "elsewhere", "--dry-run")
     assert done.out == f"Would replay message '{letter}' to stream 'elsewhere'.\n"
@@ -99,6 +100,7 @@ def test_waiting_names_the_queue_that_nobody_serves(command):
     ids=["succeeds", "fails"],
 )
 def test_waiting_tells_how_it_ended(anywhere, broken, status, said):
+    """S2-18 S2-69: what became of the replay, not only that it was sent."""
     (letter,) = anywhere.plant()
 
     async def handle(delivery):
@@ -128,6 +130,7 @@ def test_waiting_tells_how_it_ended(anywhere, broken, status, said):
 
 
 def test_replay_all_counts_by_queue_and_tells_what_it_leaves(anywhere):
+    """S2-24 S2-27: a line for each queue; what is left out is told with its filter."""
     anywhere.plant(3)
     anywhere.plant(2, queue="mail")
     (poison,) = anywhere.plant(failure_category="POISON")
@@ -160,6 +163,7 @@ def test_replay_all_as_a_document(command):
 
 
 def test_an_escalated_letter_is_a_refusal_of_the_limit(command):
+    """S4-110 S2-27: the fourth replay is refused, in bulk too, and the letter escalated."""
     (letter,) = command.plant(replay_count=3)
     done = command.run("dlq", "replay-all", "queue:orders", "-y")
     assert (done.status, done.out) == (3, "")
@@ -181,6 +185,7 @@ def test_everything_must_be_said(command, verb):
 @pytest.mark.parametrize("verb", ["replay-all", "purge"])
 @pytest.mark.parametrize("extra", [[], ["--json"]], ids=["text", "json"])
 def test_without_a_terminal_nobody_is_asked(command, verb, extra):
+    """S2-26: status 2 at once."""
     (letter,) = command.plant()
     with command.process("dlq", verb, "queue:orders", *extra, stdin=-3) as process:
         out, err = process.communicate(timeout=60)
@@ -192,6 +197,7 @@ def test_without_a_terminal_nobody_is_asked(command, verb, extra):
 
 @pytest.mark.parametrize("verb", ["replay-all", "purge"])
 def test_nothing_to_do_is_done(command, verb):
+    """S2-63: as in a list."""
     done = command.run("dlq", verb, "queue:orders")
     assert (done.status, done.out) == (0, "No DLQ messages found.\n")
 
@@ -209,7 +215,7 @@ QUESTIONS = {
 )
 @pytest.mark.parametrize("verb", ["replay-all", "purge"])
 def test_a_question_on_a_terminal(command, verb, answer, status, state):
-    """Declined is 1 and Ctrl-C is 2; the question is not on stdout."""
+    """S2-25 S2-29: declined is 1 and Ctrl-C is 2; the question is not on stdout."""
     command.plant(2)
     ours, theirs = pty.openpty()
     try:
@@ -236,6 +242,7 @@ def test_a_question_on_a_terminal(command, verb, answer, status, state):
 
 
 def test_purged_letters_come_back(anywhere):
+    """S2-28 S4-107: Protean's line; where no reason was given, that is recorded."""
     first, second, third = anywhere.plant(3)
     done = anywhere.run("dlq", "purge", first, second, "-y")
     assert (done.status, done.out) == (0, "Purged 2 message(s) from DLQ.\n")
@@ -289,50 +296,3 @@ def test_that_nothing_is_recorded_is_said(sqlite, monkeypatch, capsys):
     assert done.err.count("\n") == 1
     assert command.run("dlq", "history", letter).out == "not recorded\n"
     assert command.run("workers", "list").out == "not recorded\n"
-
-
-def test_ctrl_c_stops_between_chunks_and_says_what_was_done(command):
-    """The rest stays open; what is said to be done is what is done."""
-    command.plant(600)
-    with command.process("dlq", "replay-all", "--all", "-y", "--rate", "20/s") as process:
-        said = process.stderr.readline()
-        while "of 600" not in said:
-            assert said
-            said = process.stderr.readline()
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "Stopped." in err
-    number = int(re.search(r"Replayed (\d+) message", out)[1])
-    assert 0 < number < 600
-    assert list(command.states().values()).count("replaying") == number
-
-
-def test_live_rows_are_looked_at_and_taken_back(anywhere):
-    (letter,) = anywhere.plant()
-    anywhere.run("dlq", "replay", letter)
-    (row,) = anywhere.rows(anywhere.outbox)
-    listed = anywhere.run("outbox", "list")
-    assert listed.out.splitlines()[2].split()[:3] == [str(row["id"]), "orders", "replaying"]
-    shown = anywhere.run("outbox", "inspect", row["id"])
-    assert f"Replay Of: {letter}" in shown.out
-    assert "hunter2" not in shown.out
-    assert anywhere.rows(anywhere.outbox) == [row]
-    done = anywhere.run("outbox", "cancel", row["id"])
-    assert (done.status, done.err) == (0, "")
-    assert f"DLQ message '{letter}' is open." in done.out
-    assert anywhere.states() == {letter: "open"}
-    for gone in (row["id"], "abc", "0"):
-        assert anywhere.run("outbox", "cancel", gone).status == 1
-        assert anywhere.run("outbox", "inspect", gone).status == 1
-    assert anywhere.run("outbox", "list").out == "No outbox messages found.\n"
-    assert anywhere.run("outbox", "list", "--json").document == {"items": [], "after": None}
-
-
-def test_workers_are_listed(anywhere):
-    assert anywhere.run("workers", "list").out == "No workers found.\n"
-    assert anywhere.run("workers", "list", "--json").document == {
-        "items": [],
-        "total": 0,
-        "recorded": True,
-    }

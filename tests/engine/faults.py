@@ -19,7 +19,10 @@ LINES = {
     "resolve": "letters",
     "refresh": "letters",
     "reopen": "letters",
+    "postpone": "settles",
 }
+LETTERS_ONLY = {"report", "forget_workers", "recheck_letters"}
+"""On the letters line, with no rows to pass over."""
 
 
 class FaultyStore:
@@ -59,7 +62,7 @@ class FaultyStore:
     async def _call(self, name: str, *arguments: Any, skip: bool = False) -> Any:
         loop = asyncio.get_running_loop()
         self.calls.append((loop.time(), name, arguments[0], skip))
-        line = LINES.get(name, "claims")
+        line = "letters" if name in LETTERS_ONLY else LINES.get(name, "claims")
         if line in self.down:
             raise Disconnected(f"{line} is down")
         if self.gates[name]:
@@ -109,3 +112,15 @@ class FaultyStore:
 
     async def reopen(self, passes, timeout, *, skip=False):
         return await self._call("reopen", passes, timeout, skip=skip)
+
+    async def postpone(self, pairs, seconds, timeout, *, skip=False):
+        return await self._call("postpone", pairs, seconds, timeout, skip=skip)
+
+    async def report(self, worker, timeout):
+        return await self._call("report", worker, timeout)
+
+    async def forget_workers(self, timeout):
+        return await self._call("forget_workers", timeout)
+
+    async def recheck_letters(self, timeout):
+        return await self._call("recheck_letters", timeout)

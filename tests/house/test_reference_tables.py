@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tools import metrics_reference, rows
+from tools import cli_reference, metrics_reference, rest_reference, rows, settings_reference
 
 from .package import ROOT
 
@@ -72,8 +72,22 @@ def test_an_exception_says_planned_or_not_applicable(catalogue):
         assert re.match(r"planned(: \w|$)|not applicable: \w", reason), row
 
 
+def test_the_page_of_the_command_line_is_as_generated():
+    assert cli_reference.PAGE.read_text("utf-8") == cli_reference.page(), "run `make reference`"
+
+
 def test_the_metrics_page_is_as_generated():
     assert metrics_reference.PAGE.read_text("utf-8") == metrics_reference.page(), (
+        "run `make reference`"
+    )
+
+
+def test_the_page_of_the_rest_api_is_as_generated():
+    assert rest_reference.PAGE.read_text("utf-8") == rest_reference.page(), "run `make reference`"
+
+
+def test_the_settings_page_is_as_generated():
+    assert settings_reference.PAGE.read_text("utf-8") == settings_reference.page(), (
         "run `make reference`"
     )
 

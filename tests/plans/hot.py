@@ -64,11 +64,13 @@ BOUNDS = {
     "ack": (6, 20),
     "retry": (15, 40),
     "release": (15, 40),
+    "postpone": (15, 40),
     "bury": (28, 100),
     "extend skipping": (24, 60),
     "ack skipping": (13, 40),
     "retry skipping": (24, 60),
     "release skipping": (24, 60),
+    "postpone skipping": (24, 60),
     "bury skipping": (33, 100),
 }
 _PER_QUEUE = 6
@@ -100,6 +102,7 @@ def group_settles(filled: Filled, rows: int) -> Iterator[Measured]:
             ("ack", _pairs(sql.ack, sql.ack_skipping)),
             ("release", _pairs(sql.release, sql.release_skipping)),
             ("retry", partial(_retry, sql)),
+            ("postpone", partial(_postpone, sql)),
             ("bury", partial(_bury, sql)),
         ):
             full = f"{name} skipping" if skip else name
@@ -117,6 +120,13 @@ def _pairs(plain: str, skipping: str) -> Any:
 async def _retry(sql: Statements, line: Any, group: list[tuple[int, UUID]], skip: bool) -> object:
     entries = [RetryEntry(i, k, 5.0, Attempt(1, _NOW, _NOW)) for i, k in group]
     return await settles.retries(line, sql.retry, sql.retry_skipping, entries, SECONDS, skip=skip)
+
+
+async def _postpone(
+    sql: Statements, line: Any, group: list[tuple[int, UUID]], skip: bool
+) -> object:
+    plain, skipping = sql.postpone, sql.postpone_skipping
+    return await settles.postponed(line, plain, skipping, group, 30.0, SECONDS, skip=skip)
 
 
 async def _bury(sql: Statements, line: Any, group: list[tuple[int, UUID]], skip: bool) -> object:

@@ -16,7 +16,7 @@ LARGE = int(os.environ.get("OUTLAST_PLANS_ROWS", "300000"))
 RATIO = 1.3
 DESCENTS = 6
 """How often a settle comes down an index for one row: to find it, to write it, to answer."""
-OURS = len(PLANNINGS) * 10 * 100
+OURS = len(PLANNINGS) * 12 * 100
 
 
 async def costs(engine, shape, rows):

@@ -11,8 +11,8 @@ from tests.plans.explain import measured_line
 from tests.plans.tables import CHURNED, Filled, fill
 
 ROWS = 100_000
-# three measurements of ten settles, and of take-overs
-OURS = 3 * 10 * sum(hot.GROUPS)
+# three measurements of twelve settles, and of take-overs
+OURS = 3 * 12 * sum(hot.GROUPS)
 EXPIRED = 3 * sum(hot.GROUPS)
 
 WORLDS = [

@@ -51,7 +51,7 @@ def test_a_held_snapshot_costs_the_dead_entries_it_keeps(lonely):
     those entries and no more, settles nothing; without it they cost their batch."""
 
     async def body(engine):
-        ours = 2 * 10 * sum(hot.GROUPS)
+        ours = 2 * 12 * sum(hot.GROUPS)
         expired = 2 * sum(hot.GROUPS)
         async with held_snapshot(engine):
             filled = await fill(engine, "ready", "churned", rows=20_000, ours=ours, expired=expired)

@@ -225,7 +225,7 @@ def test_a_rule_and_a_person_see_the_same_first_gate():
         ({"state": "resolved", "state_changed_at": None}, "already replayed", "--open"),
         ({"state": "replaying", "replayed_as": 99}, "is being replayed", "outbox cancel 99"),
         ({"state": "discarded"}, "was purged at 2026-11-19", "restore 17"),
-        ({"state": None}, "records no state", "docs/guides/schema.md"),
+        ({"state": None}, "records no state", "outlast db print"),
         ({"state": "strange"}, "is strange and cannot be replayed", "only letters that are open"),
     ],
 )

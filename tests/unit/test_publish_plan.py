@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
+from outlast.policy.header_values import HEADERS_BYTES_MAX
 from outlast.publish import plan as plan_module
 from outlast.publish.arguments import (
     check_arguments,
@@ -16,7 +17,7 @@ from outlast.publish.arguments import (
     check_one_body,
     check_timer,
 )
-from outlast.publish.envelope import HEADERS_BYTES_MAX, envelope
+from outlast.publish.envelope import envelope
 from outlast.publish.plan import BODY_BYTES_MAX, Plan, Row, batch_rows, naming_place
 
 SESSION = mock.create_autospec(AsyncSession, instance=True)

@@ -6,25 +6,30 @@ acts on many asks first, and can be stopped between two chunks.
 
 import asyncio
 import re
-import signal
-import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from outlast.cli.asking import Asked, Wanted
-from outlast.cli.frame import DONE, FAILED, USAGE, Unanswered, failed, ids_of, query_of, run, show
-from outlast.cli.outcomes import print_bulk_replay, print_change, print_replays, print_waited
+from outlast.cli.asking import Asked, Mending, Wanted
+from outlast.cli.frame import DONE, FAILED, failed, ids_of, query_of, run, show
+from outlast.cli.known import need_known, what_became
+from outlast.cli.mending import edit_of
+from outlast.cli.outcomes import (
+    LINES_MAX,
+    print_bulk_replay,
+    print_change,
+    print_replays,
+    print_waited,
+)
 from outlast.cli.paper import say, tell
-from outlast.model.query import Query
+from outlast.cli.progress import Stopped, stoppable
+from outlast.cli.questions import confirm, scope_of
 from outlast.model.replay import BulkReplay
 from outlast.ops import Actor, BadRequest, Desk
 from outlast.ops.replaying import ReplayOptions
 from outlast.ops.running import Interrupted
 from outlast.ops.tally import BulkChange
-from outlast.policy.filter_text import render
-from outlast.policy.neutral_text import neutral_text
 
 HINT_AT_RATE_FROM = 1000
 
@@ -41,6 +46,7 @@ class Way(NamedTuple):
     include_poison: bool
     reason: str | None
     wait: str | None
+    mending: Mending
 
     @property
     def options(self) -> ReplayOptions:
@@ -52,29 +58,26 @@ class Way(NamedTuple):
             force=self.force,
             reason=self.reason,
             include_poison=self.include_poison,
+            edit=edit_of(self.mending),
         )
-
-
-class _Stopped(Exception):  # noqa: N818 - asked for, no error
-    def __init__(self, done: Any) -> None:
-        super().__init__()
-        self.done = done
 
 
 def replay_letters(asked: Asked, texts: Sequence[str], way: Way) -> int:
     """Letters by their ids."""
 
     async def body(desk: Desk, actor: Actor) -> int:
-        wait = _seconds(way.wait)
+        wait, options = _seconds(way.wait), way.options
         ids, others = ids_of(texts)
         await _tell_notes(desk)
         try:
-            done = await desk.replay(actor, ids, way.options)
+            done = await desk.replay(actor, ids, options)
         except Interrupted as broken:
             return _broken(asked, broken, print_replays)
-        return await _ended(asked, desk, actor, done, wait, print_replays, others)
+        status = await _ended(asked, desk, actor, done, wait, print_replays, others)
+        # each letter was meant, so one that somebody holds is not done
+        return status or (FAILED if done.skipped else DONE)
 
-    return run(asked, body)
+    return run(asked, body, loads_app=True)
 
 
 def replay_selected(
@@ -83,32 +86,37 @@ def replay_selected(
     """All that a filter takes."""
 
     async def body(desk: Desk, actor: Actor) -> int:
-        wait, speed = _seconds(way.wait), _per_second(rate)
+        wait, speed, options = _seconds(way.wait), _per_second(rate), way.options
         query = query_of(wanted)
-        plan = await desk.plan_replay(actor, query, way.options, everything=everything)
+        plan = await desk.plan_replay(actor, query, options, everything=everything)
         if not plan.total:
+            await need_known(asked, desk, actor, wanted)
             return _nothing(asked, print_bulk_replay, BulkReplay(left_out=plan.left_out))
         await _tell_notes(desk)
-        if not way.options.dry_run:
+        if not options.dry_run:
             if plan.total > HINT_AT_RATE_FROM and speed is None:
                 tell(f"{plan.total} letters at once: --rate 100/s spares who receives them")
-            _confirm(yes, f"{plan.total} DLQ message(s).", f"Replay all DLQ messages{_of(query)}?")
+            question = f"Replay all DLQ messages{scope_of(query)}?"
+            confirm(question, yes=yes, told=f"{plan.total} DLQ message(s).")
 
         async def go(progress: Callable[[Any], None]) -> BulkReplay:
             done = await desk.replay_all(
-                actor, None, way.options, cursor=plan.cursor, rate=speed, progress=progress
+                actor, None, options, cursor=plan.cursor, rate=speed, progress=progress
             )
             return replace(done, left_out=plan.left_out)
 
         try:
-            done = await _stoppable(go, plan.total)
-        except _Stopped as stop:
+            done = await stoppable(go, plan.total)
+        except Stopped as stop:
             return _stop(asked, replace(stop.done, left_out=plan.left_out), print_bulk_replay)
         except Interrupted as broken:
             return _broken(asked, broken, print_bulk_replay)
-        return await _ended(asked, desk, actor, done, wait, print_bulk_replay, [])
+        status = await _ended(asked, desk, actor, done, wait, print_bulk_replay, [])
+        if not options.dry_run:
+            tell("DLQ replay complete")
+        return status
 
-    return run(asked, body)
+    return run(asked, body, loads_app=True)
 
 
 async def _ended(
@@ -124,13 +132,24 @@ async def _ended(
     if not asked.json:
         printed(done)
     if wait is not None and sent:
-        waited = await desk.wait_for_outcome(actor, sent, wait)
+        try:
+            waited = await desk.wait_for_outcome(actor, sent, wait)
+        except asyncio.CancelledError:
+            # Ctrl-C: what was sent is sent, and the document must say so
+            if asked.json:
+                show(_with_unknown(done.as_json(), unknown))
+            raise
         done = waited.told_in(done)
         print_waited(waited, as_json=asked.json)
     if asked.json:
         show(_with_unknown(done.as_json(), unknown))
     for text in unknown:
         tell(f"DLQ message '{text}' not found.")
+    for result in done.results[:LINES_MAX]:
+        if result.outcome == "failed" and (result.reason or "").endswith("not found."):
+            became = await what_became(desk, actor, str(result.dlq_id))
+            if became:
+                tell(f"  '{result.dlq_id}' was {became}")
     return done.exit_code or (FAILED if unknown else DONE)
 
 
@@ -157,15 +176,19 @@ def purge_letters(
         if ids:
             if not dry_run:
                 count = len(set(ids))
-                _confirm(yes, None, f"Purge {count} DLQ message(s) by id? {warning}")
+                confirm(f"Purge {count} DLQ message(s) by id? {warning}", yes=yes)
             changed = await desk.purge(actor, ids, reason=reason, hard=hard, dry_run=dry_run)
             return _changed(asked, changed, [])
         query = query_of(wanted)
-        plan = await desk.plan_purge(actor, query, everything=everything)
+        plan = await desk.plan_purge(
+            actor, query, reason=reason, dry_run=dry_run, everything=everything
+        )
         if not plan.total:
+            await need_known(asked, desk, actor, wanted)
             return _nothing(asked, print_change, BulkChange("purged"))
         if not dry_run:
-            _confirm(yes, None, f"Purge {plan.total} DLQ message(s){_of(query)}? {warning}")
+            question = f"Purge {plan.total} DLQ message(s){scope_of(query)}? {warning}"
+            confirm(question, yes=yes)
 
         async def go(progress: Callable[[Any], None]) -> BulkChange:
             return await desk.purge_all(
@@ -178,8 +201,8 @@ def purge_letters(
             )
 
         try:
-            return _changed(asked, await _stoppable(go, plan.total), [])
-        except _Stopped as stop:
+            return _changed(asked, await stoppable(go, plan.total), [], named=False)
+        except Stopped as stop:
             return _stop(asked, stop.done, print_change)
         except Interrupted as broken:
             return _broken(asked, broken, print_change)
@@ -209,14 +232,17 @@ def mark_letters(asked: Asked, texts: Sequence[str], **marks: Any) -> int:
     return run(asked, body)
 
 
-def _changed(asked: Asked, result: BulkChange, unknown: Sequence[str]) -> int:
+def _changed(
+    asked: Asked, result: BulkChange, unknown: Sequence[str], *, named: bool = True
+) -> int:
+    """`named`: each letter was meant, so one that somebody holds is not done."""
     if asked.json:
         show(_with_unknown(result.as_json(), unknown))
     else:
         print_change(result)
     for text in unknown:
         tell(f"DLQ message '{text}' not found.")
-    return result.exit_code or (FAILED if unknown else DONE)
+    return result.exit_code or (FAILED if unknown or (named and result.skipped) else DONE)
 
 
 def _with_unknown(document: dict[str, Any], unknown: Sequence[str]) -> dict[str, Any]:
@@ -258,71 +284,6 @@ async def _tell_notes(desk: Desk) -> None:
     notes = await desk.notes()
     if notes:
         tell("; ".join(notes))
-
-
-def _confirm(yes: bool, told: str | None, question: str) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise Unanswered("there is no terminal to ask on: say --yes", USAGE)
-    if told:
-        tell(told)
-    # the event loop would answer Ctrl-C by a cancellation that nothing here can see
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        sys.stderr.write(f"{question} [y/N]: ")
-        sys.stderr.flush()
-        answer = sys.stdin.readline()
-    except KeyboardInterrupt:
-        answer = ""
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if not answer:
-        tell("")
-        raise Unanswered("Aborted.", USAGE)
-    if answer.strip().lower() not in {"y", "yes"}:
-        raise Unanswered("Aborted.", FAILED)
-
-
-def _of(query: Query) -> str:
-    if query.is_empty:
-        return ""
-    word = query.words[0]
-    is_alone = len(query.words) == len(word.alternatives) == 1
-    if is_alone and word.name == "queue" and not word.negated:
-        return neutral_text(f" for subscription '{word.alternatives[0].value}'")
-    return neutral_text(f" for the filter '{render(query)}'")
-
-
-async def _stoppable(go: Callable[[Callable[[Any], None]], Awaitable[Any]], total: int) -> Any:
-    """Run to the end, or to the chunk after Ctrl-C; tell how far it is."""
-    loop, asked_to_stop = asyncio.get_running_loop(), asyncio.Event()
-    is_terminal = sys.stderr.isatty()
-
-    def progress(done: Any) -> None:
-        handled = _handled(done)
-        if is_terminal and total > handled:
-            sys.stderr.write(f"\r{handled} of {total}")
-            sys.stderr.flush()
-        elif handled < total:
-            tell(f"{handled} of {total}")
-        elif is_terminal:
-            sys.stderr.write("\r\x1b[K")
-        if asked_to_stop.is_set():
-            raise _Stopped(done)
-
-    loop.add_signal_handler(signal.SIGINT, asked_to_stop.set)
-    try:
-        return await go(progress)
-    finally:
-        loop.remove_signal_handler(signal.SIGINT)
-
-
-def _handled(done: BulkReplay | BulkChange) -> int:
-    """Letters that got a result; the results themselves are kept for a part only."""
-    if isinstance(done, BulkChange):
-        return done.done + done.skipped + done.failed
-    return done.replayed + done.skipped + done.failed + sum(kind.count for kind in done.refused)
 
 
 def _seconds(text: str | None) -> float | None:

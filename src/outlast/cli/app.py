@@ -4,6 +4,7 @@ In: the arguments of the process. Out: an exit status: 0 done, 1 failed, 2 usage
 3 refused by a gate.
 """
 
+import gc
 import io
 import math
 import os
@@ -13,10 +14,12 @@ from typing import Annotated
 
 import typer
 
-from outlast.cli import dlq, live
+from outlast.cli import db, dlq, live
 from outlast.cli.asking import asked, shaped
+from outlast.cli.paper import is_of_output, tell_unwritten
 from outlast.model.errors import OutlastError
 
+_ALLOCATIONS_BETWEEN_LOOKS = 50_000
 _SECONDS_MAX = 86_400.0
 _RATE_MAX = 10_000.0
 
@@ -24,30 +27,54 @@ app = typer.Typer(
     name="outlast",
     help="A transactional outbox and dead-letter queue.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(live.outbox, name="outbox")
+app.add_typer(live.subscriptions, name="subscriptions")
 app.add_typer(live.workers, name="workers")
+app.add_typer(live.tokens, name="tokens")
+app.add_typer(db.app, name="db")
+app.command("serve")(live.serve)
 
 
 def main() -> None:
     """The command `outlast`."""
+    # a verb imports much and keeps all of it: a collector that looks less often saves a tenth
+    gc.set_threshold(_ALLOCATIONS_BETWEEN_LOOKS)
+    _open_what_is_closed()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # a terminal that knows fewer characters gets question marks, not an error
             stream.reconfigure(errors="replace")
     try:
-        app(args=shaped(sys.argv[1:]), prog_name="outlast")
+        try:
+            app(args=shaped(sys.argv[1:]), prog_name="outlast")
+        finally:
+            sys.stdout.flush()
     except OutlastError as error:
         _leave(str(error), 2)
     except Exception as error:
+        if isinstance(error, OSError) and is_of_output(error):
+            tell_unwritten(error)
+            sys.exit(1)
         if os.environ.get("OUTLAST_TRACEBACK"):
             raise
         said = str(error).partition("\n")[0]
         hint = "OUTLAST_TRACEBACK=1 shows the traceback"
         _leave(f"unexpected {type(error).__name__}: {said} ({hint})", 1)
+
+
+def _open_what_is_closed() -> None:
+    """A database file must not get the number of a stream that somebody may write to."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is not None:
+            continue
+        opened = os.open(os.devnull, os.O_RDONLY if number == 0 else os.O_WRONLY)
+        if opened != number:
+            os.dup2(opened, number)
+            os.close(opened)
+        setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def _leave(sentence: str, status: int) -> None:
@@ -63,12 +90,12 @@ def _positive(value: float, most: float) -> float:
     return value
 
 
-def _seconds(value: float) -> float:
-    return _positive(value, _SECONDS_MAX)
+def _seconds(value: float | None) -> float | None:
+    return None if value is None else _positive(value, _SECONDS_MAX)
 
 
-def _rate(value: float) -> float:
-    return _positive(value, _RATE_MAX)
+def _rate(value: float | None) -> float | None:
+    return None if value is None else _positive(value, _RATE_MAX)
 
 
 def _print_version(wanted: bool) -> None:
@@ -94,18 +121,41 @@ def _root(
 @app.command()
 def demo(
     seconds: Annotated[
-        float, typer.Option(callback=_seconds, help="How long orders come in.")
-    ] = 10.0,
-    rate: Annotated[float, typer.Option(callback=_rate, help="Orders per second.")] = 50.0,
+        float | None,
+        typer.Option(callback=_seconds, help="How long orders come in.", show_default="10"),
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(callback=_rate, help="Orders per second.", show_default="50")
+    ] = None,
     file: Annotated[
         Path | None,
-        typer.Option(help="Keep the database in this new file.", show_default="temporary"),
+        typer.Option(
+            help="The database: a new file, or with --fixed that of an earlier demo.",
+            show_default="in a new temporary folder",
+        ),
     ] = None,
+    fixed: Annotated[
+        bool, typer.Option("--fixed", help="Run the corrected handlers on the file; no orders.")
+    ] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the handlers at work until Ctrl-C, to play with.")
+    ] = False,
 ) -> None:
-    """See messages delivered, retried and dead on SQLite, and the proof that none is lost."""
+    """See messages delivered, retried and dead on SQLite, and the proof that none is lost.
+
+    The file stays, and the commands that mend what is dead are printed.
+    """
+    if fixed:
+        if seconds is not None or rate is not None:
+            raise typer.BadParameter(
+                "with --fixed no orders come in: --seconds and --rate say nothing"
+            )
+        from outlast.demo.at_work import run_fixed  # noqa: PLC0415
+
+        raise typer.Exit(run_fixed(file, keep=keep))
     from outlast.demo.play import Settings, run  # noqa: PLC0415
 
-    raise typer.Exit(run(Settings(seconds=seconds, rate=rate, file=file)))
+    raise typer.Exit(run(Settings(seconds or 10.0, rate or 50.0, file, keep)))
 
 
 @app.command()

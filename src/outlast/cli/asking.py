@@ -1,7 +1,7 @@
 """Options that many verbs share: where the letters are, who asks, which letters are meant.
 
-In: the function of a verb. Out: the same with the options of `Asked` or `Wanted`. An option may
-stand before or after its verb: the nearest one counts. Imports nothing heavy.
+In: the function of a verb. Out: the same with the options of `Asked`, `Wanted` or `Mending`. An
+option of `Asked` may stand before or after its verb: the nearest one counts. Imports nothing heavy.
 """
 
 import inspect
@@ -13,18 +13,23 @@ import typer
 
 R = TypeVar("R")
 
+_UNSAID: tuple[Any, ...] = (None, False, [])
+
 _HERE = "Where and who"
 _WHICH = "Which letters"
+_WHAT = "What to change"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What holds for every verb. None: as the environment says."""
+    """What holds for every verb. None: as the settings say."""
 
     json: bool = False
+    config: str | None = None
     dsn: str | None = None
     table: str | None = None
     dlq_table: str | None = None
+    app: str | None = None
     actor: str | None = None
 
 
@@ -52,12 +57,29 @@ class Wanted:
         return any(getattr(self, field.name) for field in fields(self) if field.name != "words")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Mending:
+    """What is to be changed of a message before it is sent, as it was typed."""
+
+    patch: str | None = None
+    transform: str | None = None
+    header: tuple[str, ...] = ()
+    unset_header: tuple[str, ...] = ()
+    not_idempotent: bool = False
+
+
 def _option(help_text: str, name: str, panel: str, metavar: str | None = None) -> Any:
     return typer.Option(name, help=help_text, rich_help_panel=panel, metavar=metavar)
 
 
-_ASKED: Mapping[str, Any] = {
+ASKED: Mapping[str, Any] = {
     "json": Annotated[bool, _option("One JSON document on stdout.", "--json", _HERE)],
+    "config": Annotated[
+        str | None,
+        _option(
+            "A file of settings (OUTLAST_CONFIG; else outlast.toml).", "--config", _HERE, "FILE"
+        ),
+    ],
     "dsn": Annotated[
         str | None,
         _option("URL or SQLite file (OUTLAST_DSN, DATABASE_URL).", "--dsn", _HERE, "URL"),
@@ -69,12 +91,21 @@ _ASKED: Mapping[str, Any] = {
         str | None,
         _option("Dead-letter table (OUTLAST_DLQ_TABLE).", "--dlq-table", _HERE, "NAME"),
     ],
+    "app": Annotated[
+        str | None,
+        _option(
+            "The application, whose models check bodies (OUTLAST_APP).",
+            "--app",
+            _HERE,
+            "MODULE:ATTRIBUTE",
+        ),
+    ],
     "actor": Annotated[
         str | None, _option("Who acts, for the history (OUTLAST_ACTOR).", "--actor", _HERE, "NAME")
     ],
 }
 
-_WANTED: Mapping[str, Any] = {
+WANTED: Mapping[str, Any] = {
     "words": Annotated[
         list[str] | None,
         typer.Argument(
@@ -97,33 +128,69 @@ _WANTED: Mapping[str, Any] = {
 }
 
 
+MENDING: Mapping[str, Any] = {
+    "patch": Annotated[
+        str | None, _option("A JSON Patch: its text, or a file of it.", "--patch", _WHAT, "P")
+    ],
+    "transform": Annotated[
+        str | None,
+        _option("A Python function that changes it.", "--transform", _WHAT, "MODULE:FUNCTION"),
+    ],
+    "header": Annotated[
+        list[str] | None,
+        _option("Set a header (may be repeated).", "--header", _WHAT, "NAME=VALUE"),
+    ],
+    "unset_header": Annotated[
+        list[str] | None,
+        _option("Take a header away (may be repeated).", "--unset-header", _WHAT, "NAME"),
+    ],
+    "not_idempotent": Annotated[
+        bool,
+        _option("The transform may give another result each time.", "--not-idempotent", _WHAT),
+    ],
+}
+
+
 def asked(function: Callable[..., R]) -> Callable[..., R]:
     """Give a verb, or a group of verbs, the options of `Asked`; they end up in `ctx.obj`."""
 
     def remembering(**given: Any) -> R:
         ctx: typer.Context = given["ctx"]
-        own = {name: given.pop(name) for name in _ASKED}
+        own = {name: given.pop(name) for name in ASKED}
         outer = ctx.obj if isinstance(ctx.obj, Asked) else Asked()
         said = {name: value for name, value in own.items() if value not in {None, False}}
-        ctx.obj = Asked(**{name: getattr(outer, name) for name in _ASKED} | said)
+        ctx.obj = Asked(**{name: getattr(outer, name) for name in ASKED} | said)
         return function(**given)
 
-    defaults = {name: False if name == "json" else None for name in _ASKED}
-    return _with_options(function, remembering, _ASKED, defaults, frozenset())
+    defaults = {name: False if name == "json" else None for name in ASKED}
+    return _with_options(function, remembering, ASKED, defaults, frozenset())
 
 
 def wanted(function: Callable[..., R]) -> Callable[..., R]:
     """Give a verb the filter; it arrives as the argument `wanted`."""
 
     def gathering(**given: Any) -> R:
-        own = {name: given.pop(name) for name in _WANTED}
-        said = {name: value for name, value in own.items() if value}
-        lists: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in said.items()}
-        return function(**given, wanted=Wanted(**lists))
+        wanted = Wanted(**_said(given, WANTED))
+        return function(**given, wanted=wanted)
 
-    return _with_options(
-        function, gathering, _WANTED, dict.fromkeys(_WANTED), frozenset({"wanted"})
-    )
+    return _with_options(function, gathering, WANTED, dict.fromkeys(WANTED), frozenset({"wanted"}))
+
+
+def mended(function: Callable[..., R]) -> Callable[..., R]:
+    """Give a verb the options that change a message; they arrive as the argument `mending`."""
+
+    def gathering(**given: Any) -> R:
+        mending = Mending(**_said(given, MENDING))
+        return function(**given, mending=mending)
+
+    defaults = dict.fromkeys(MENDING) | {"not_idempotent": False}
+    return _with_options(function, gathering, MENDING, defaults, frozenset({"mending"}))
+
+
+def _said(given: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Take these options out of what was given; those that were said."""
+    own = {name: given.pop(name) for name in options}
+    return {n: tuple(v) if isinstance(v, list) else v for n, v in own.items() if v not in _UNSAID}
 
 
 def _with_options(

@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
-from outlast.cli.asking import Wanted, asked, wanted
+from outlast.cli.asking import Mending, Wanted, asked, mended, wanted
 
-app = typer.Typer(
-    help="Look at dead letters, replay, purge and restore them.", no_args_is_help=True
-)
+_HELP = "Look at dead letters, mend, replay, purge and restore them."
+
+app = typer.Typer(help=_HELP, no_args_is_help=True)
 
 _Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="DLQ ids.")]
 _Id = Annotated[str, typer.Argument(metavar="ID", help="A DLQ id.")]
@@ -31,7 +31,7 @@ _Wait = Annotated[
 @app.callback()
 @asked
 def _dlq(ctx: typer.Context) -> None:
-    """Look at dead letters, replay, purge and restore them."""
+    pass
 
 
 @app.command("list")
@@ -76,9 +76,11 @@ def inspect(
 
 @app.command()
 @asked
+@mended
 def replay(
     ctx: typer.Context,
     dlq_ids: _Ids,
+    mending: Mending,
     to: _To = None,
     original: _Original = False,
     dry_run: _DryRun = False,
@@ -87,19 +89,21 @@ def replay(
     reason: _Reason = None,
     wait: _Wait = None,
 ) -> None:
-    """Send dead letters again."""
+    """Send dead letters again, as they are or mended."""
     from outlast.cli.acting import Way, replay_letters  # noqa: PLC0415
 
-    given = Way(to, original, dry_run, force, include_poison, reason, wait)
+    given = Way(to, original, dry_run, force, include_poison, reason, wait, mending)
     raise typer.Exit(replay_letters(ctx.obj, dlq_ids, given))
 
 
 @app.command("replay-all")
 @asked
 @wanted
+@mended
 def replay_all(
     ctx: typer.Context,
     wanted: Wanted,
+    mending: Mending,
     everything: _All = False,
     yes: _Yes = False,
     to: _To = None,
@@ -114,7 +118,7 @@ def replay_all(
     """Send all dead letters again that a filter takes."""
     from outlast.cli.acting import Way, replay_selected  # noqa: PLC0415
 
-    given = Way(to, original, dry_run, force, include_poison, reason, wait)
+    given = Way(to, original, dry_run, force, include_poison, reason, wait, mending)
     status = replay_selected(ctx.obj, wanted, given, everything=everything, yes=yes, rate=rate)
     raise typer.Exit(status)
 
@@ -153,6 +157,74 @@ def restore(ctx: typer.Context, dlq_ids: _Ids, reason: _Reason = None) -> None:
     from outlast.cli.acting import restore_letters  # noqa: PLC0415
 
     raise typer.Exit(restore_letters(ctx.obj, dlq_ids, reason))
+
+
+@app.command()
+@asked
+@mended
+def edit(
+    ctx: typer.Context,
+    dlq_id: _Id,
+    mending: Mending,
+    payload: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The new body; - is stdin.")
+    ] = None,
+    reveal: Annotated[
+        bool, typer.Option("--reveal", help="Secrets too in the editor; this is recorded.")
+    ] = False,
+    reason: _Reason = None,
+    dry_run: _DryRun = False,
+) -> None:
+    """Give a dead letter another body or other headers: a revision, which a replay then sends.
+
+    Without a change, on a terminal, $EDITOR opens on the body.
+    """
+    from outlast.cli.editing import Rewriting, edit_letter  # noqa: PLC0415
+
+    given = Rewriting(payload, mending, reveal, reason, dry_run)
+    raise typer.Exit(edit_letter(ctx.obj, dlq_id, given))
+
+
+@app.command()
+@asked
+@wanted
+def export(
+    ctx: typer.Context,
+    wanted: Wanted,
+    kind: Annotated[
+        str, typer.Option("--as", metavar="KIND", help="json, jsonl, csv or pytest.")
+    ] = "json",
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE", help="A new file, for its owner alone."),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="The file may be there already.")
+    ] = False,
+    reveal: Annotated[
+        bool, typer.Option("--reveal", help="Write what is masked; this is recorded.")
+    ] = False,
+    reason: _Reason = None,
+) -> None:
+    """Write dead letters down, to a file or to stdout."""
+    from outlast.cli.carrying import Carriage, export_letters  # noqa: PLC0415
+
+    given = Carriage(kind, output, overwrite, reveal, reason)
+    raise typer.Exit(export_letters(ctx.obj, wanted, given))
+
+
+@app.command("import")
+@asked
+def import_(
+    ctx: typer.Context,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="An export; - is stdin.")],
+    reason: _Reason = None,
+    dry_run: _DryRun = False,
+) -> None:
+    """Take dead letters in that were exported with --reveal, as json or jsonl."""
+    from outlast.cli.carrying import import_letters  # noqa: PLC0415
+
+    raise typer.Exit(import_letters(ctx.obj, file, reason, dry_run=dry_run))
 
 
 @app.command()

@@ -1,33 +1,38 @@
-"""`outlast outbox …` and `outlast workers …`: the forms of the verbs on live rows and workers."""
+"""The forms of the verbs on what is alive: rows, workers, subscriptions, the API and its tokens."""
 
 from typing import Annotated
 
 import typer
 
-from outlast.cli.asking import asked
+from outlast.cli.asking import Wanted, asked, wanted
 
-outbox = typer.Typer(help="Look at live messages and take them back.", no_args_is_help=True)
+outbox = typer.Typer(
+    help="Look at live messages, take them back, run them now.", no_args_is_help=True
+)
 workers = typer.Typer(help="See which workers run.", no_args_is_help=True)
+subscriptions = typer.Typer(help="See who serves what.", no_args_is_help=True)
+tokens = typer.Typer(help="Tokens for the REST API.", no_args_is_help=True)
 
 
 @outbox.callback()
 @asked
 def _outbox(ctx: typer.Context) -> None:
-    """Look at live messages and take them back."""
+    pass
 
 
 @outbox.command("list")
 @asked
+@wanted
 def list_rows(
     ctx: typer.Context,
-    queue: Annotated[str | None, typer.Option(help="Only this queue.")] = None,
+    wanted: Wanted,
     limit: Annotated[int, typer.Option(help="Rows to show.")] = 100,
     after: Annotated[int, typer.Option(metavar="ID", help="Go on behind this id.")] = 0,
 ) -> None:
     """Show live messages by id; no row is changed."""
     from outlast.cli.rows import list_outbox  # noqa: PLC0415
 
-    raise typer.Exit(list_outbox(ctx.obj, queue, limit, after))
+    raise typer.Exit(list_outbox(ctx.obj, wanted, limit, after))
 
 
 @outbox.command()
@@ -55,16 +60,94 @@ def cancel(
     raise typer.Exit(cancel_rows(ctx.obj, row_ids, reason))
 
 
+@outbox.command("run-now")
+@asked
+def run_now(
+    ctx: typer.Context,
+    row_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of rows.")],
+) -> None:
+    """Make messages due at once that wait for their time."""
+    from outlast.cli.rows import run_rows  # noqa: PLC0415
+
+    raise typer.Exit(run_rows(ctx.obj, row_ids))
+
+
 @workers.callback()
 @asked
 def _workers(ctx: typer.Context) -> None:
-    """See which workers run."""
+    pass
 
 
 @workers.command("list")
 @asked
 def list_workers(ctx: typer.Context) -> None:
-    """Show the workers that were seen, their versions and queues."""
-    from outlast.cli.rows import print_workers  # noqa: PLC0415
+    """Show the workers that were seen, whether they live, their versions and queues."""
+    from outlast.cli.watching import print_workers  # noqa: PLC0415
 
     raise typer.Exit(print_workers(ctx.obj))
+
+
+@subscriptions.callback()
+@asked
+def _subscriptions(ctx: typer.Context) -> None:
+    pass
+
+
+@subscriptions.command("list")
+@asked
+def list_subscriptions(ctx: typer.Context) -> None:
+    """Show the queues that are known, who serves them, and how much waits there."""
+    from outlast.cli.watching import print_subscriptions  # noqa: PLC0415
+
+    raise typer.Exit(print_subscriptions(ctx.obj))
+
+
+@tokens.callback()
+@asked
+def _tokens(ctx: typer.Context) -> None:
+    pass
+
+
+@tokens.command("new")
+@asked
+def new_token(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Option(help="Whose it is; the actor in the history.")],
+    scopes: Annotated[
+        str,
+        typer.Option(metavar="SCOPE,...", help="inspect, reveal, replay, edit, discard, admin."),
+    ],
+) -> None:
+    """Make a token: its secret, printed this once, and the line for the configuration."""
+    from outlast.cli.server import make_token  # noqa: PLC0415
+
+    raise typer.Exit(make_token(ctx.obj, name, scopes))
+
+
+@tokens.command("list")
+@asked
+def list_tokens(ctx: typer.Context) -> None:
+    """Show whose tokens the settings have, and what they open."""
+    from outlast.cli.server import list_tokens as list_  # noqa: PLC0415
+
+    raise typer.Exit(list_(ctx.obj))
+
+
+@asked
+def serve(
+    ctx: typer.Context,
+    host: Annotated[
+        str | None, typer.Option(help="Where to listen.", show_default="127.0.0.1")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="0: any free one.", show_default="8787")] = None,
+    prefix: Annotated[
+        str | None, typer.Option(metavar="PATH", help="A path before every route: /outlast.")
+    ] = None,
+    no_auth: Annotated[
+        bool, typer.Option("--no-auth", help="Ask for no token; on loopback only.")
+    ] = False,
+) -> None:
+    """Serve the REST API until Ctrl-C, and delete and reconcile what is due meanwhile."""
+    from outlast.cli.server import serve_api  # noqa: PLC0415
+
+    raise typer.Exit(serve_api(ctx.obj, no_auth=no_auth, host=host, port=port, prefix=prefix))

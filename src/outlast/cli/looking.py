@@ -12,10 +12,14 @@ from typing import Any
 
 from outlast.cli.asking import Asked, Wanted
 from outlast.cli.frame import DONE, one_id, query_of, run, show
-from outlast.cli.paper import NOT_RECORDED, minute, print_grid, say, span, tell, when
+from outlast.cli.known import need_known, not_found
+from outlast.cli.paper import NOT_RECORDED, print_grid, say, second, span, tell, when
+from outlast.model.errors import StoreFailure
 from outlast.model.letter_view import LetterView
-from outlast.ops import Actor, Desk, LetterNotFound
+from outlast.ops import Actor, Desk, LetterNotFound, NotRecorded
 from outlast.ops.views import LetterDetail, LetterPage, RevisionShown, history_json, stats_json
+
+BY_PRODUCER = f"{NOT_RECORDED} by producer"
 
 HEADERS = (*("DLQ ID", "Subscription", "Consumer Group", "Failure Reason", "Failed At", "Retries"),)
 
@@ -25,6 +29,8 @@ def list_letters(asked: Asked, wanted: Wanted, limit: int, after: str | None, wi
 
     async def body(desk: Desk, actor: Actor) -> int:
         page = await desk.list(actor, query_of(wanted), limit=limit, after=after)
+        if not page.total:
+            await need_known(asked, desk, actor, wanted)
         if asked.json:
             show(page.as_json())
         else:
@@ -40,7 +46,9 @@ def _print_page(page: LetterPage, *, is_first: bool, wide: bool) -> None:
     if not page.letters:
         say("No DLQ messages found.")
         return
-    print_grid(HEADERS, [_row(letter) for letter in page.letters], cut=(3, 2, 1), wide=wide)
+    print_grid(
+        HEADERS, [_row(letter) for letter in page.letters], cut=(3, 2, 1), right=(5,), wide=wide
+    )
     say()
     say(f"{page.total}{'+' if page.at_least else ''} DLQ message(s) found.")
     if page.more or not is_first:
@@ -60,7 +68,7 @@ def _row(letter: LetterView) -> list[str]:
         letter.queue,
         letter.subscriber or NOT_RECORDED,
         letter.failure,
-        minute(letter.latest_failure_at),
+        second(letter.latest_failure_at),
         "-" if letter.retry_count is None else str(letter.retry_count),
     ]
 
@@ -71,8 +79,13 @@ def inspect_letter(asked: Asked, text: str, *, reveal: bool) -> int:
     async def body(desk: Desk, actor: Actor) -> int:
         try:
             detail = await desk.inspect(actor, one_id(text), reveal=reveal)
+            if detail.outcome_unknown:
+                # whoever may look and not write is told so by the letter's note
+                with contextlib.suppress(StoreFailure, NotRecorded):
+                    if await desk.reconcile(actor, [one_id(text)]):
+                        detail = await desk.inspect(actor, one_id(text), reveal=reveal)
         except LetterNotFound:
-            raise not_found(text) from None
+            raise await not_found(desk, actor, text) from None
         if asked.json:
             show(detail.as_json())
         else:
@@ -87,6 +100,8 @@ def inspect_some(asked: Asked, wanted: Wanted, limit: int, *, reveal: bool) -> i
 
     async def body(desk: Desk, actor: Actor) -> int:
         page = await desk.list(actor, query_of(wanted), limit=limit)
+        if not page.total:
+            await need_known(asked, desk, actor, wanted)
         details = []
         for letter in page.letters:
             # a letter that is gone since is none of the list's any more
@@ -116,11 +131,6 @@ def inspect_some(asked: Asked, wanted: Wanted, limit: int, *, reveal: bool) -> i
         return DONE
 
     return run(asked, body)
-
-
-def not_found(text: str) -> LetterNotFound:
-    """The error that names the id as it was typed."""
-    return LetterNotFound(f"DLQ message '{text}' not found.", "outlast dlq list")
 
 
 def _print_detail(detail: LetterDetail) -> None:
@@ -183,7 +193,8 @@ def _print_detail(detail: LetterDetail) -> None:
 
 def _print_fields(*fields: tuple[str, Any]) -> None:
     for name, value in fields:
-        say(f"{name}: {NOT_RECORDED if value is None else value}")
+        is_told = value not in {None, NOT_RECORDED}
+        say(f"{name}: {value if is_told else BY_PRODUCER}")
 
 
 def _print_block(title: str, text: str) -> None:
@@ -224,7 +235,7 @@ def history_of(asked: Asked, text: str) -> int:
         try:
             history = await desk.history(actor, one_id(text))
         except LetterNotFound:
-            raise not_found(text) from None
+            raise await not_found(desk, actor, text) from None
         items = None if history is None else [history_json(entry) for entry in history]
         if asked.json:
             show({"items": items, "total": len(history or ())})
@@ -254,6 +265,8 @@ def groups_of(asked: Asked, wanted: Wanted, limit: int) -> int:
 
     async def body(desk: Desk, actor: Actor) -> int:
         page = await desk.groups(actor, query_of(wanted), limit=limit)
+        if not page.groups:
+            await need_known(asked, desk, actor, wanted)
         document = page.as_json()
         if asked.json:
             show(document)
@@ -286,6 +299,8 @@ def stats_of(asked: Asked, wanted: Wanted) -> int:
 
     async def body(desk: Desk, actor: Actor) -> int:
         stats = await desk.stats(actor, query_of(wanted))
+        if not stats.depth:
+            await need_known(asked, desk, actor, wanted)
         document = stats_json(stats)
         if asked.json:
             show(document)

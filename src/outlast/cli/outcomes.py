@@ -3,6 +3,8 @@
 In: results of the desk. Out: lines only; the exit status belongs to the result.
 """
 
+from collections import Counter
+
 from outlast.cli.paper import say, tell
 from outlast.model.replay import BulkReplay, LetterReplay
 from outlast.ops.outcomes import Waited
@@ -25,6 +27,8 @@ def print_replays(done: BulkReplay) -> None:
             say(f"Replayed message '{result.dlq_id}' to stream '{result.queue}'.")
         elif result.outcome == "would_replay":
             say(f"Would replay message '{result.dlq_id}' to stream '{result.queue}'.")
+            for line in result.diff:
+                say(line)
         else:
             _tell_refused(result)
         for warning in result.warnings:
@@ -49,6 +53,13 @@ def print_bulk_replay(done: BulkReplay) -> None:
     word = "Would replay" if done.dry_run else "Replayed"
     for queue, number in sorted(done.by_queue.items()):
         say(f"{word} {number} message(s) to stream '{queue}'.")
+    for result in [result for result in done.results if result.diff][:LINES_MAX]:
+        say(f"Message '{result.dlq_id}' would change:")
+        for line in result.diff:
+            say(line)
+    warned = Counter(warning for result in done.results for warning in result.warnings)
+    for warning, number in warned.most_common(LINES_MAX):
+        tell(f"warning for {number}: {warning}")
     for kind in done.refused:
         tell(f"{kind.count} refused [{kind.gate}]: {kind.reason}")
         tell(f"  outlast dlq list '{kind.filter}'")
@@ -83,7 +94,8 @@ def print_change(done: BulkChange) -> None:
     if done.done or not done.failed:
         say(f"{word} {done.done} message(s){end}.")
     if done.skipped:
-        tell(f"{done.skipped} skipped: somebody else took them meanwhile")
+        why = (result.reason for result in done.results if result.outcome == "skipped")
+        tell(f"{done.skipped} skipped: {next(why, None) or 'somebody else took them meanwhile'}")
     bad = [result for result in done.results if result.outcome == "failed"]
     for result in bad[:LINES_MAX]:
         reason = result.reason or ""

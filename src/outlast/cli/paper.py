@@ -4,6 +4,8 @@ In: text of anybody. Out: lines on stdout (results) and stderr (everything else)
 characters. With `--json` stdout gets one document and nothing else.
 """
 
+import errno
+import os
 import shutil
 import sys
 import unicodedata
@@ -28,6 +30,18 @@ def tell(text: str, *, lines: bool = False) -> None:
     sys.stderr.flush()
 
 
+def is_of_output(error: OSError) -> bool:
+    """Whether stdout or its file could not take what was written."""
+    return error.errno in {errno.EPIPE, errno.ENOSPC, errno.EBADF, errno.EIO, errno.EFBIG}
+
+
+def tell_unwritten(error: OSError) -> None:
+    """Say so, unless the reader has just seen enough; nothing is flushed again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if error.errno != errno.EPIPE:
+        tell(f"the output cannot be written: {error.strerror}")
+
+
 def print_document(laid_out: str) -> None:
     """JSON; what is not printable is written with escapes, so that it stays JSON."""
     if not laid_out.isprintable():
@@ -42,14 +56,12 @@ def _escaped(character: str) -> str:
 
 def when(instant: datetime | None) -> str:
     """An instant for people: UTC, to the second."""
-    if instant is None:
-        return NOT_RECORDED
-    return instant.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return NOT_RECORDED if instant is None else f"{second(instant)} UTC"
 
 
-def minute(instant: datetime | None) -> str:
-    """An instant for a narrow column."""
-    return "" if instant is None else instant.astimezone(UTC).strftime("%Y-%m-%d %H:%MZ")
+def second(instant: datetime | None) -> str:
+    """An instant of a column, UTC."""
+    return "-" if instant is None else instant.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def span(seconds: float | None) -> str:
@@ -65,27 +77,51 @@ def span(seconds: float | None) -> str:
 
 
 def print_grid(
-    headers: Sequence[str], rows: Sequence[Sequence[str]], *, cut: Sequence[int], wide: bool = False
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    cut: Sequence[int],
+    right: Sequence[int] = (),
+    wide: bool = False,
 ) -> None:
-    """A table. `cut` are the columns that may be cut to fit, the first to give way first."""
+    """A table. `cut` are the columns that may be cut to fit, the first to give way first.
+
+    What is not in `cut` is never cut; headers that have no room are written on several lines.
+    """
     shown = [[neutral_text(cell) for cell in row] for row in rows]
+    heads = [[header] for header in headers]
     widths = [
         max([_width(header), *(_width(row[column]) for row in shown)])
         for column, header in enumerate(headers)
     ]
     gap = "  "
     if not wide:
-        room = max(20, shutil.get_terminal_size().columns)
-        needed = sum(widths) + len(gap) * (len(widths) - 1)
-        for column in cut:
-            spared = min(max(0, needed - room), widths[column] - _width(headers[column]))
-            widths[column] -= spared
-            needed -= spared
-        if needed > room:
-            gap = " "
-    for row in (list(headers), ["─" * width for width in widths], *shown):
-        cells = [_fitted(cell, width) for cell, width in zip(row, widths, strict=True)]
+        room = shutil.get_terminal_size().columns
+        over = sum(widths) + len(gap) * (len(widths) - 1) - room
+        over = _narrowed(widths, cut, headers, over)
+        if over > 0:
+            gap, over = " ", over - (len(widths) - 1)
+        if over > 0:
+            for column in cut:
+                heads[column] = headers[column].split()
+            _narrowed(widths, cut, [max(head, key=_width) for head in heads], over)
+    tall = max(map(len, heads))
+    lines = [[head[line] if line < len(head) else "" for head in heads] for line in range(tall)]
+    for row in (*lines, ["─" * width for width in widths], *shown):
+        cells = [
+            _fitted(cell, width, right=column in right)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
         sys.stdout.write(gap.join(cells).rstrip() + "\n")
+
+
+def _narrowed(widths: list[int], columns: Sequence[int], least: Sequence[str], over: int) -> int:
+    """Take what is over from these columns, none below its text of `least`; what is left over."""
+    for column in columns:
+        spared = max(0, min(over, widths[column] - _width(least[column])))
+        widths[column] -= spared
+        over -= spared
+    return over
 
 
 def _width(text: str) -> int:
@@ -98,9 +134,10 @@ def _columns(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in {"W", "F"} else 1
 
 
-def _fitted(text: str, width: int) -> str:
+def _fitted(text: str, width: int, *, right: bool = False) -> str:
     if _width(text) <= width:
-        return text + " " * (width - _width(text))
+        blanks = " " * (width - _width(text))
+        return blanks + text if right else text + blanks
     kept, used = "", 0
     for character in text:
         if used + _columns(character) > width - 1:

@@ -1,4 +1,4 @@
-"""The verbs on live rows and workers: outbox list, inspect, cancel; workers list.
+"""The verbs on live rows: outbox list, inspect, cancel, run-now.
 
 In: the shared options and those of the verb. Out: an exit status. Looking changes no row.
 """
@@ -6,11 +6,10 @@ In: the shared options and those of the verb. Out: an exit status. Looking chang
 import json
 from collections.abc import Sequence
 
-from outlast.cli.asking import Asked
-from outlast.cli.frame import DONE, FAILED, ids_of, one_id, run, show
-from outlast.cli.paper import NOT_RECORDED, minute, print_grid, say, tell, when
+from outlast.cli.asking import Asked, Wanted
+from outlast.cli.frame import DONE, FAILED, ids_of, one_id, query_of, run, show
+from outlast.cli.paper import print_grid, say, second, tell, when
 from outlast.ops import Actor, Desk, LetterNotFound
-from outlast.ops.views import iso
 
 _CANCELLED = {
     "cancelled": "Cancelled message '{row}' of stream '{queue}'.",
@@ -18,14 +17,17 @@ _CANCELLED = {
 }
 
 
-def list_outbox(asked: Asked, queue: str | None, limit: int, after: int) -> int:
+def list_outbox(asked: Asked, wanted: Wanted, limit: int, after: int) -> int:
     """Live rows by id."""
 
     async def body(desk: Desk, actor: Actor) -> int:
-        page = await desk.outbox_list(actor, queue=queue, limit=limit, after=after)
+        query = query_of(wanted, rows=True)
+        page = await desk.outbox_list(actor, query, limit=limit, after=after)
         if asked.json:
             show(page.as_json())
             return DONE
+        if page.looked_at is not None:
+            tell(f"looked at {page.looked_at:,} messages; to go on: --after {page.after}")
         if not page.rows:
             say("No outbox messages found.")
             return DONE
@@ -37,12 +39,12 @@ def list_outbox(asked: Asked, queue: str | None, limit: int, after: int) -> int:
                 row.state,
                 str(row.attempts_count),
                 str(row.deliveries_count),
-                minute(row.next_attempt_at),
+                second(row.next_attempt_at),
             ]
             for row in page.rows
         ]
-        print_grid(headers, cells, cut=(1,))
-        if page.after is not None:
+        print_grid(headers, cells, cut=(1,), right=(3, 4))
+        if page.after is not None and page.looked_at is None:
             tell(f"to go on: --after {page.after}")
         return DONE
 
@@ -114,41 +116,23 @@ def cancel_rows(asked: Asked, texts: Sequence[str], reason: str | None) -> int:
     return run(asked, body)
 
 
-def print_workers(asked: Asked) -> int:
-    """Who was seen, when, with which version and queues."""
+def run_rows(asked: Asked, texts: Sequence[str]) -> int:
+    """Rows that wait for their time."""
 
     async def body(desk: Desk, actor: Actor) -> int:
-        seen = await desk.workers(actor)
+        ids, others = ids_of(texts)
+        answers = await desk.outbox_run_now(actor, ids)
+        lost = [*others, *(str(i) for i in dict.fromkeys(ids) if not answers.get(i))]
         if asked.json:
-            items = [
-                {
-                    "instance": worker.instance,
-                    "version": worker.version,
-                    "queues": sorted(worker.queues),
-                    "started_at": iso(worker.started_at),
-                    "seen_at": iso(worker.seen_at),
-                }
-                for worker in seen or ()
-            ]
-            show({"items": items, "total": len(items), "recorded": seen is not None})
-        elif seen is None:
-            say(NOT_RECORDED)
-            tell("there is no worker table: which workers run is not recorded")
-        elif not seen:
-            say("No workers found.")
+            due = [{"row_id": i, "outcome": "due"} for i, is_due in answers.items() if is_due]
+            bad = [{"row_id": text, "outcome": "not_due"} for text in lost]
+            show({"results": [*due, *bad]})
         else:
-            cells = [
-                [
-                    worker.instance,
-                    worker.version or NOT_RECORDED,
-                    minute(worker.started_at),
-                    minute(worker.seen_at),
-                    ", ".join(sorted(worker.queues)),
-                ]
-                for worker in seen
-            ]
-            headers = ("Instance", "Version", "Started At", "Seen At", "Queues")
-            print_grid(headers, cells, cut=(4, 1))
-        return DONE
+            for row_id, is_due in answers.items():
+                if is_due:
+                    say(f"Message '{row_id}' is due now.")
+        for text in lost:
+            tell(f"Message '{text}' is not run: it is gone, or in a worker's hands")
+        return FAILED if lost else DONE
 
     return run(asked, body)

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from outlast.demo.record import Record
 from outlast.demo.shop import Order, outbox, outbox_dlq
 from outlast.model.headers import message_id
+from outlast.model.query import REPLAYING, RESOLVED
 
 _SHOWN_MAX = 3
 
@@ -64,7 +65,9 @@ class Balance:
 async def take_stock(session: AsyncSession, record: Record, rolled_back: AbstractSet[str]) -> Stock:
     """Read the tables."""
     committed = await session.scalars(select(Order.messages))
-    dead = await session.scalars(select(outbox_dlq.c.message_id))
+    # what was sent again is counted where it went
+    kept = outbox_dlq.c.state.not_in((REPLAYING, RESOLVED))
+    dead = await session.scalars(select(outbox_dlq.c.message_id).where(kept))
     waiting = await session.execute(select(outbox.c.headers, outbox.c.id))
     return Stock(
         committed={mark for messages in committed for mark in messages.split()},

@@ -1,41 +1,29 @@
 """Runs the demo: a database file, the shop at work, the picture, the drain, the proof.
 
-In: `Settings`. Out: the exit status, 0 if the ledger balances. An existing file is never touched.
+In: `Settings`. Out: the exit status, 0 if the ledger balances, and a file with dead letters that
+stays. An existing file is never touched.
 """
 
 import asyncio
-import logging
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import monotonic
-from types import FrameType
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
-from sqlalchemy import URL, case, func, select
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outlast.demo import ledger, report
+from outlast.demo import ledger, report, steps
+from outlast.demo.around import engine_on, new_file, own_log, run_to_the_end, signals
+from outlast.demo.at_work import at_work
+from outlast.demo.look import FRAME_SECONDS, SOON_SECONDS, look
 from outlast.demo.meter import Meter, Picture
 from outlast.demo.record import Record
 from outlast.demo.screen import Screen, make_screen
-from outlast.demo.shop import Base, Shop, outbox
-from outlast.model.errors import OutlastError
+from outlast.demo.shop import FIRST, Base, Shop
 
-_FRAME_SECONDS = 0.2
-_SETTLE_SECONDS = 10.0
-"""How long the last retries and timers get, and how far ahead one may lie to be waited for."""
 _STOPPING = "stopping; what is in hand is finished"
-
-
-class CannotKeepFile(OutlastError):  # noqa: N818 - reads as the sentence it becomes
-    """The file of `--file` cannot be made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,81 +34,29 @@ class Settings:
     rate: float = 50.0
     """Orders per second."""
     file: Path | None = None
-    """Where the database is kept; a temporary directory otherwise."""
+    """Where the database is; otherwise in a new temporary folder."""
+    keep: bool = False
+    """Whether the handlers stay at work when the ledger is closed."""
 
 
 def run(settings: Settings, console: Console | None = None) -> int:
     """The whole demo; the exit status."""
     console = console or Console(highlight=False)
-    with _database(settings.file) as path, _own_log() as log_lines:
-        balance = asyncio.run(_Demo(settings, console, path).play())
-    if not balance.holds:
-        for line in log_lines[:3]:
-            console.print(Text(f"  log: {line}", "dim"), soft_wrap=True)
-    report.print_next(console, settings.file)
-    return 0 if balance.holds else 1
-
-
-@contextmanager
-def _database(kept: Path | None) -> Iterator[Path]:
-    if kept is None:
-        with TemporaryDirectory(prefix="outlast-demo-", ignore_cleanup_errors=True) as directory:
-            yield Path(directory) / "shop.db"
-        return
-    try:
-        kept.touch(exist_ok=False)
-    except FileExistsError:
-        raise CannotKeepFile(
-            f"{kept} exists already, and the demo never touches it: delete it or name another"
-        ) from None
-    except OSError as error:
-        raise CannotKeepFile(f"cannot make {kept}: {error.strerror or error}") from None
-    yield kept
-
-
-class _Lines(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
-
-
-@contextmanager
-def _own_log() -> Iterator[list[str]]:
-    """Warnings of the library go beside the picture, not through it."""
-    logger, lines = logging.getLogger("outlast"), _Lines()
-    propagate, logger.propagate = logger.propagate, False
-    logger.addHandler(lines)
-    try:
-        yield lines.lines
-    finally:
-        logger.removeHandler(lines)
-        logger.propagate = propagate
-
-
-@contextmanager
-def _signals(stop: Callable[[], object]) -> Iterator[None]:
-    """The first Ctrl-C (or SIGTERM) asks to stop; the second does what it always does."""
-    former: dict[int, Any] = {}
-
-    def restore() -> None:
-        while former:
-            signal.signal(*former.popitem())
-
-    def asked(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        restore()
-        stop()
-
-    with suppress(ValueError):  # not in the main thread: nobody presses Ctrl-C here
-        for number in (signal.SIGINT, signal.SIGTERM):
-            former[number] = signal.signal(number, asked)
-    try:
-        yield
-    finally:
-        restore()
+    with new_file(settings.file) as path:
+        demo = _Demo(settings, console, path)
+        with own_log() as log_lines:
+            balance = run_to_the_end(demo.play())
+        if not balance.holds:
+            for line in log_lines[:3]:
+                console.print(Text(f"  log: {line}", "dim"), soft_wrap=True)
+        is_kept_up = settings.keep and balance.holds and not demo.was_stopped
+        if not is_kept_up:
+            report.print_next(console, path, demo.dead, is_temporary=settings.file is None)
+            return 0 if balance.holds else 1
+        report.print_play(console, path, demo.dead)
+    left = at_work(path, FIRST, keep=True, console=console).left
+    report.print_next(console, path, left, is_temporary=settings.file is None)
+    return 0
 
 
 class _Demo:
@@ -131,8 +67,15 @@ class _Demo:
         self._record = Record()
         self._meter = Meter()
         self._stop = asyncio.Event()
+        self.dead: steps.Dead | None = None
+        """The letters that are open at the end."""
         self._began = monotonic()
         self._phase = f"orders come in for {settings.seconds:g} s; Ctrl-C stops early"
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether somebody has ended it early."""
+        return self._stop.is_set()
 
     async def play(self) -> ledger.Balance:
         """Run the shop, then prove."""
@@ -144,15 +87,16 @@ class _Demo:
                 "back, some handlers fail and are tried again, some messages die.\n",
             )
         )
-        engine = create_async_engine(URL.create("sqlite+aiosqlite", database=str(self._path)))
+        engine = engine_on(self._path)
         try:
-            async with engine.begin() as connection:
-                await connection.run_sync(Base.metadata.create_all)
-            shop = Shop(engine, self._record, self._meter)
             loop = asyncio.get_running_loop()
-            with _signals(lambda: loop.call_soon_threadsafe(self._stop.set)):
+            with signals(lambda: loop.call_soon_threadsafe(self._stop.set)):
+                async with engine.begin() as connection:
+                    await connection.run_sync(Base.metadata.create_all)
+                shop = Shop(engine, self._record, self._meter)
                 await self._work(engine, shop)
-            return await self._prove(shop)
+                self.dead = await steps.dead_in(engine)
+                return await self._prove(shop)
         finally:
             await engine.dispose()
 
@@ -180,11 +124,11 @@ class _Demo:
             await self._pause(due - monotonic())
 
     async def _settle(self, engine: AsyncEngine) -> None:
-        deadline = monotonic() + _SETTLE_SECONDS
+        deadline = monotonic() + SOON_SECONDS
         while not self._stop.is_set() and monotonic() < deadline:
-            if not (await self._look(engine)).soon:
+            if not (await look(engine)).soon:
                 return
-            await self._pause(_FRAME_SECONDS)
+            await self._pause(FRAME_SECONDS)
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -194,38 +138,24 @@ class _Demo:
         try:
             while True:
                 screen.show(await self._picture(engine, shop))
-                await asyncio.sleep(_FRAME_SECONDS)
+                await asyncio.sleep(FRAME_SECONDS)
         except (SystemExit, BrokenPipeError):
             # nobody reads any more: stop as for Ctrl-C, the next line printed ends the process
             self._stop.set()
 
     async def _picture(self, engine: AsyncEngine, shop: Shop, phase: str | None = None) -> Picture:
-        look = await self._look(engine)
+        now = await look(engine)
         return Picture(
             elapsed=monotonic() - self._began,
             committed=shop.committed,
             delivered=self._meter.delivered,
             retried=self._meter.retried,
             dead=self._meter.dead,
-            waiting=look.waiting,
-            oldest_seconds=look.oldest_seconds,
+            waiting=now.waiting,
+            oldest_seconds=now.oldest_seconds,
             per_second=self._meter.per_second(),
             phase=phase or (_STOPPING if self._stop.is_set() else self._phase),
         )
-
-    async def _look(self, engine: AsyncEngine) -> "_Look":
-        now = datetime.now(UTC)
-        at = outbox.c.next_attempt_at
-        async with engine.connect() as connection:
-            row = await connection.execute(
-                select(
-                    func.count(),
-                    func.count(case((at <= now + timedelta(seconds=_SETTLE_SECONDS), 1))),
-                    func.min(at),
-                )
-            )
-        waiting, soon, oldest = row.one()
-        return _Look(waiting, soon, max(0.0, (now - oldest).total_seconds()) if oldest else 0.0)
 
     async def _prove(self, shop: Shop) -> ledger.Balance:
         async with shop.sessions() as session:
@@ -235,10 +165,3 @@ class _Demo:
         report.print_causes(self._console, found)
         report.print_balance(self._console, balance)
         return balance
-
-
-@dataclass(frozen=True, slots=True)
-class _Look:
-    waiting: int
-    soon: int
-    oldest_seconds: float

@@ -6,7 +6,6 @@ In: a `Balance`, and the dead letters from the database. Out: at most 80 columns
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
 
 from rich import box
 from rich.console import Console
@@ -15,14 +14,13 @@ from rich.text import Text
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from outlast.demo import shop
+from outlast.demo import shop, steps
 from outlast.demo.ledger import Balance
 from outlast.demo.screen import WIDTH_MAX
 
 _FRAME = re.compile(
     r'^  File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<function>\S+)$', re.MULTILINE
 )
-_LOOK_INSIDE = "select queue, failure_reason, error_message from outbox_dlq"
 _ERROR_WIDTH = 41
 _REASONS = {
     "retry_terminal": "the retry strategy gave up",
@@ -141,27 +139,38 @@ def print_balance(console: Console, balance: Balance) -> None:
         console.print(Text(f"  {finding}", "red"))
 
 
-def print_next(console: Console, kept: Path | None) -> None:
-    """What to look at next."""
-    steps: list[tuple[str, str]] = []
-    if kept is None:
-        steps.append(("Keep the database, and look inside", "outlast demo --file shop.db"))
-    else:
-        steps.append(
-            (
-                f"The database is kept in {kept}",
-                f'sqlite3 {quote(str(kept))} "{_LOOK_INSIDE}"',
-            )
-        )
-    steps += [
-        ("Run longer and harder; Ctrl-C stops cleanly", "outlast demo --seconds 60 --rate 200"),
-        ("The code of this shop, one screen or two", _readable(Path(shop.__file__))),
-    ]
+def print_play(console: Console, path: Path, dead: steps.Dead | None) -> None:
+    """What to try while the handlers stay at work."""
     console.print()
-    console.print(Text("What to look at next", "bold"))
-    for what, how in steps:
-        console.print(Text(f"  {what}:", "dim"), soft_wrap=True)
-        console.print(Text(f"    {how}"), soft_wrap=True)
+    if dead is not None:
+        console.print(Text("To play with, in another terminal", "bold"))
+        steps.print_steps(console, steps.play_steps(path, dead))
+        console.print()
+
+
+def print_next(
+    console: Console, path: Path, dead: steps.Dead | None, *, is_temporary: bool
+) -> None:
+    """Where the letters are, and the commands that work on them."""
+    console.print()
+    if dead is not None:
+        console.print(Text("Work on the dead letters", "bold"))
+        console.print(
+            Text("No worker runs now. Paste these, one by one or all at once.", "dim"),
+            soft_wrap=True,
+        )
+        steps.print_steps(console, steps.desk_steps(path, dead))
+        if dead.has_others:
+            console.print()
+            console.print(Text("Or mend first, and wait for the outcome", "bold"))
+            steps.print_steps(console, steps.live_steps(path))
+        console.print()
+    stays = f"The database stays in {path}"
+    console.print(Text(f"{stays}; to remove it:" if is_temporary else stays), soft_wrap=True)
+    if is_temporary:
+        console.print(Text(f"  {steps.removal(path)}"), soft_wrap=True)
+    code = _readable(Path(shop.__file__))
+    console.print(Text(f"The code of this shop, one screen or two: {code}"), soft_wrap=True)
 
 
 def _readable(path: Path) -> str:

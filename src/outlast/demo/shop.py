@@ -1,10 +1,11 @@
 """The shop: what an application with an outbox looks like. Public names only; read this file.
 
 An order and its messages are written in one transaction, and some transactions are rolled back.
-Handlers do what the messages say: some fail and are retried, some fail for good.
+Handlers do what the messages say: in version 1.0 some fail for good, 1.1 is the corrected one.
 """
 
 import asyncio
+import errno
 from datetime import timedelta
 from typing import Any
 
@@ -18,6 +19,7 @@ from outlast import (
     NoRetry,
     OutboxBroker,
     make_dlq_table,
+    make_operations_tables,
     make_outbox_table,
 )
 from outlast.annotations import OutboxMessage
@@ -25,11 +27,20 @@ from outlast.demo.record import Record
 
 PAYMENTS, EMAILS, PARCELS, REVIEWS = "payments", "emails", "parcels", "reviews"
 
+FIRST, FIXED = "1.0", "1.1"
+"""The versions of the handlers."""
+
 WHAT_HAPPENS = {
-    PAYMENTS: "the bank may time out: up to 4 attempts",
-    EMAILS: "a bad address dies at once: NoRetry",
+    PAYMENTS: "the bank may be away: up to 4 attempts",
+    EMAILS: "a bug, and no second attempt: NoRetry",
     PARCELS: "a timer: one second after the order",
     REVIEWS: "a timer: a week later, so it waits",
+}
+
+WHAT_IS_FIXED = {
+    PAYMENTS: "the bank can be reached again",
+    EMAILS: "an order without an address is no error any more",
+    PARCELS: "parcels go to Norway, too",
 }
 
 
@@ -49,6 +60,7 @@ class Order(Base):
 
 outbox = make_outbox_table(Base.metadata, "outbox")
 outbox_dlq = make_dlq_table(Base.metadata, "outbox_dlq")
+make_operations_tables(Base.metadata)
 
 
 class OutOfStock(Exception):  # noqa: N818 - reads as what happened
@@ -64,20 +76,25 @@ class Shop:
     """The order service and the handlers, on one engine."""
 
     def __init__(
-        self, engine: AsyncEngine, record: Record, metrics_recorder: MetricsRecorder
+        self,
+        engine: AsyncEngine,
+        record: Record,
+        metrics_recorder: MetricsRecorder | None = None,
+        version: str = FIRST,
     ) -> None:
         self.sessions = async_sessionmaker(engine, expire_on_commit=False)
         self.broker = OutboxBroker(
             engine,
             outbox_table=outbox,
             dlq_table=outbox_dlq,
+            consumer_version=version,
             metrics_recorder=metrics_recorder,
             graceful_timeout=10.0,
             logger=None,  # failures are the point here; the screen shows them
         )
         self.committed = 0
         self.rolled_back: set[str] = set()
-        add_handlers(self.broker, record)
+        add_handlers(self.broker, record, fixed=version == FIXED)
 
     async def place(self, number: int) -> None:
         """One order: its row and its messages are committed together, or not at all."""
@@ -102,7 +119,11 @@ class Shop:
             raise OutOfStock
 
     async def _publish(self, session: AsyncSession, queue: str, order: Order) -> None:
-        body: Any = {"number": order.number, "item": order.item}
+        body: Any = {"number": order.number, "item": order.item, "country": "PT"}
+        if unlucky(order.number, one_in=70, first=11):
+            body["country"] = "NO"
+        if not unlucky(order.number, one_in=30, first=3):  # those came by telephone
+            body["email"] = f"ann{order.number}@example.org"
         headers = None
         if queue == PAYMENTS and unlucky(order.number, one_in=60, first=13):
             # an old till cuts what it sends
@@ -118,7 +139,7 @@ class Shop:
         )
 
 
-def add_handlers(broker: OutboxBroker, record: Record) -> None:
+def add_handlers(broker: OutboxBroker, record: Record, *, fixed: bool) -> None:
     """Handlers as an application writes them; `record` is the world that they change."""
     patient = ExponentialRetry(initial_delay_seconds=0.2, jitter_factor=0.2, max_attempts=4)
 
@@ -127,19 +148,21 @@ def add_handlers(broker: OutboxBroker, record: Record) -> None:
         with record.handling(message.message_id):
             await asyncio.sleep(0.005)
             is_first_attempt = message.raw_message.attempts_count == 0
-            if unlucky(order["number"], one_in=5 if is_first_attempt else 45, first=2):
-                raise TimeoutError("the bank did not answer")
+            is_away = unlucky(order["number"], one_in=5 if is_first_attempt else 45, first=2)
+            if is_away and not fixed:
+                raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
 
     @broker.subscriber(EMAILS, max_workers=4, retry_strategy=NoRetry())
     async def confirm(order: dict[str, Any], message: OutboxMessage) -> None:
         with record.handling(message.message_id):
-            if unlucky(order["number"], one_in=30, first=3):
-                raise ValueError("no such mailbox")
+            address = order.get("email") if fixed else order["email"]
+            assert address is None or "@" in address
 
     @broker.subscriber(PARCELS, max_workers=4, retry_strategy=patient)
     async def send(order: dict[str, Any], message: OutboxMessage) -> None:
+        countries = {"PT", "NO"} if fixed else {"PT"}
         with record.handling(message.message_id):
-            if unlucky(order["number"], one_in=70, first=11):
+            if order["country"] not in countries:
                 raise RejectMessage
 
     @broker.subscriber(REVIEWS)

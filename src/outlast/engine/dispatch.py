@@ -28,12 +28,14 @@ class Dispatcher:
         self,
         subscription: Subscription,
         *,
+        refusal: Callable[[InHand], Outcome | None],
         settle: Callable[[InHand, Outcome], None],
         nudge: Callable[[], None],
         tell: Teller,
         clock: DatabaseClock,
     ) -> None:
         self._subscription = subscription
+        self._refusal = refusal
         self._settle = settle
         self._nudge = nudge
         self._tell = tell
@@ -81,6 +83,9 @@ class Dispatcher:
     def _may_start(self, entry: InHand, now: float) -> bool:
         if entry.lost or now >= entry.deadline:
             self._subscription.close(entry)
+            return False
+        if (refused := self._refusal(entry)) is not None:
+            self._settle(entry, refused)
             return False
         most = self._subscription.options.max_deliveries
         if most is not None and entry.delivery.deliveries_count > most:

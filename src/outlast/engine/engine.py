@@ -13,20 +13,38 @@ from outlast.engine.claim import Claimer
 from outlast.engine.clock import DatabaseClock
 from outlast.engine.dispatch import Dispatcher, next_attempt
 from outlast.engine.drain import abandon, cancel_started, drain
+from outlast.engine.guard import ReplayGuard
 from outlast.engine.hand import Deliver, InHand, Reclaims, Subscription
 from outlast.engine.lease import Lessor
 from outlast.engine.options import EngineOptions, SubscriptionOptions
 from outlast.engine.reconnect import Reconnector
 from outlast.engine.replays import RefreshKind, ReopenKind, ResolveKind
+from outlast.engine.report import Reporter
 from outlast.engine.settle import Lane
 from outlast.engine.tell import Teller
-from outlast.engine.verdicts import AckKind, BuryKind, EndKind, ReleaseKind, RetryKind
+from outlast.engine.verdicts import (
+    AckKind,
+    BuryKind,
+    EndKind,
+    PostponeKind,
+    ReleaseKind,
+    RetryKind,
+)
 from outlast.engine.wake import watch_changes
 from outlast.engine.watchdog import Watchdog
 from outlast.model.delivery import Attempt, Delivery
 from outlast.model.events import Emit
 from outlast.model.headers import REPLAY
-from outlast.model.outcome import RELEASE, Ack, Outcome, Release, Retry, Terminal, Unsettled
+from outlast.model.outcome import (
+    RELEASE,
+    Ack,
+    Outcome,
+    Postpone,
+    Release,
+    Retry,
+    Terminal,
+    Unsettled,
+)
 from outlast.model.replay_pass import letter_of
 from outlast.policy.verdict import Verdicts
 from outlast.ports.store import Store
@@ -66,6 +84,7 @@ class Engine:
         kinds = (store, options, self._tell, self._logger)
         self._acks, self._ends = AckKind(*kinds), EndKind(*kinds)
         self._retries, self._releases = RetryKind(*kinds, self._retried), ReleaseKind(*kinds)
+        self._postpones = PostponeKind(*kinds, self._retried)
         self._burials = BuryKind(*kinds)
         self._resolves = ResolveKind(*kinds)
         self._refreshes = RefreshKind(*kinds, self._retried)
@@ -73,14 +92,16 @@ class Engine:
         self._resolves.plainly = lambda entry: self._settles.put(self._acks, entry)
         self._refreshes.plainly = lambda entry: self._settles.put(self._retries, entry)
         lessor = Lessor(store, self._live, self._timeout, self._logger)
+        within = (self._timeout, self._logger)
+        self._reporter = Reporter(store, options, self._live, *within)
+        self._guard = ReplayGuard(store, self._ring_letters, *within)
         self._settles = Lane(
             "settles",
-            (self._acks, self._ends, self._retries, self._releases),
+            (self._acks, self._ends, self._retries, self._releases, self._postpones),
             timeout=self._timeout,
             reconnector=reconnector,
             logger=self._logger,
-            refresh=lessor.refresh,
-            refresh_at=lessor.next_at,
+            duties=((lessor.next_at, lessor.refresh),),
         )
         self._letters = Lane(
             "letters",
@@ -88,6 +109,10 @@ class Engine:
             timeout=self._timeout,
             reconnector=reconnector,
             logger=self._logger,
+            duties=(
+                (self._guard.next_at, self._guard.recheck),
+                (self._reporter.next_at, self._reporter.write),
+            ),
         )
         self._claimer = Claimer(
             store,
@@ -128,6 +153,7 @@ class Engine:
             await self._close_store()
             return
         self._running = True
+        self._reporter.start()
         self._spawn(self._claimer.run(), "claims")
         self._spawn(self._settles.run(), "settles")
         self._spawn(self._letters.run(), "letters")
@@ -147,6 +173,8 @@ class Engine:
             return
         self._running = False
         self._claimer.nudge()
+        self._reporter.stop()
+        self._ring_letters()
         try:
             await self._drain(list(self._subscriptions), timeout)
         finally:
@@ -159,9 +187,12 @@ class Engine:
         """Drain one subscription and forget it. Not for its own handlers: see `request_stop`."""
         if subscription not in self._subscriptions:
             return
+        subscription.stopping = True
+        self._tell_change()
         await self._drain([subscription], timeout)
         if subscription in self._subscriptions:
             self._subscriptions.remove(subscription)
+            self._reporter.left(subscription)
         self._dispatchers.pop(subscription, None)
 
     def request_stop(self, subscription: Subscription, timeout: float | None = None) -> None:
@@ -208,12 +239,14 @@ class Engine:
     def _begin(self, subscription: Subscription) -> None:
         dispatcher = Dispatcher(
             subscription,
+            refusal=self._guard.refusal,
             settle=self._settle,
             nudge=self._claimer.nudge,
             tell=self._tell,
             clock=self._clock,
         )
         self._dispatchers[subscription] = dispatcher
+        self._tell_change()
         dispatcher.staff()
         self._claimer.nudge()
 
@@ -244,6 +277,8 @@ class Engine:
                 self._settles.put(self._retries, entry)
             case Release():
                 self._settles.put(self._releases, entry)
+            case Postpone():
+                self._settles.put(self._postpones, entry)
             case Terminal() if self.store.has_dead_letters:
                 self._letters.put(self._burials, entry)
             case Terminal():
@@ -291,7 +326,16 @@ class Engine:
                 cancel_started(subscription)
             await self._end([task for s in subscriptions for task in s.workers])
 
+    def _ring_letters(self) -> None:
+        self._letters.ring()
+
+    def _tell_change(self) -> None:
+        """What this worker serves has changed."""
+        self._reporter.changed()
+        self._letters.ring()
+
     async def _shut(self) -> None:
+        await self._reporter.stopped()
         if self._watchdog is not None:
             self._watchdog.stop()
         await self._end([*self._stops, *self._tasks])

@@ -20,6 +20,8 @@ Deliver = Callable[[Delivery], Awaitable[Outcome]]
 WAITING_VERDICTS_MAX = 2_000
 """Verdicts of one subscription that may wait for their settle before it stops claiming."""
 
+DURATIONS_MAX = 500
+
 _PACE_WEIGHT = 0.2
 
 
@@ -119,6 +121,8 @@ class Subscription:
         self.instant_came = False
         """A due instant was seen: when its rows are claimed, the next one is to be found."""
         self.pace: float | None = None
+        self.durations: deque[float] = deque(maxlen=DURATIONS_MAX)
+        """What the newest handlers took."""
         self.prefetching = options.max_deliveries != 1
         # life
         self.stopping = False
@@ -222,6 +226,7 @@ class Subscription:
 
     def paced(self, seconds: float) -> None:
         """A handler ended after so many seconds: are handlers fast enough to prefetch for?"""
+        self.durations.append(seconds)
         pace = self.pace
         pace = seconds if pace is None else pace + _PACE_WEIGHT * (seconds - pace)
         self.pace = pace

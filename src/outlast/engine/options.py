@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from outlast.policy.names import check_queue
+from outlast.policy.names import check_name, check_queue
 from outlast.policy.retry import default_strategy
 
 
@@ -107,3 +107,10 @@ class EngineOptions:
     """Outcomes of one settle statement."""
     letter_group_max: int = 100
     """Dead letters of one statement."""
+
+    def __post_init__(self) -> None:
+        # every dead letter holds them: a value that no database stores would refuse each
+        if self.consumer_version is not None:
+            check_name("consumer_version", self.consumer_version)
+        instance = self.consumer_instance
+        check_name("consumer_instance", instance[:255] if isinstance(instance, str) else instance)

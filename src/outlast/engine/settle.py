@@ -29,6 +29,9 @@ from outlast.ports.store import Line
 _BACK_OFF_FIRST = 0.1
 _BACK_OFF_MOST = 5.0
 
+Duty = tuple[Callable[[], float | None], Callable[[], Awaitable[None]]]
+"""What a line does besides, between two statements: when it is due, and how it is done."""
+
 
 class Lane:
     """One line and the kinds of verdict it writes, in order, one statement at a time."""
@@ -41,16 +44,14 @@ class Lane:
         timeout: Callable[[], float],
         reconnector: Reconnector,
         logger: logging.Logger,
-        refresh: Callable[[], Awaitable[None]] | None = None,
-        refresh_at: Callable[[], float | None] | None = None,
+        duties: Sequence[Duty] = (),
     ) -> None:
         self._line: Line = line
         self._kinds = kinds
         self._timeout = timeout
         self._reconnector = reconnector
         self._logger = logger
-        self._refresh = refresh
-        self._refresh_at = refresh_at
+        self._duties = duties
         self._ready: dict[Kind, deque[InHand]] = {kind: deque() for kind in kinds}
         self._waiting: list[tuple[float, Kind, list[InHand]]] = []
         self._bell = asyncio.Event()
@@ -63,7 +64,7 @@ class Lane:
             self._bell.set()
 
     def ring(self) -> None:
-        """Rows came into hand: the next refresh may be sooner than it was."""
+        """A duty may be due sooner than it was."""
         self._bell.set()
 
     def give_up(self) -> None:
@@ -86,7 +87,7 @@ class Lane:
         while True:
             await self._pause()
             try:
-                await self._refresh_in_time()
+                await self._do_duties()
                 self._bring_back()
                 for kind in self._kinds:
                     await self._write_ready(kind)
@@ -101,20 +102,15 @@ class Lane:
             return
         await self._reconnector.restore(self._line, failure)
 
-    def _due(self, instant: Callable[[], float | None] | None) -> bool:
-        at = instant() if instant is not None else None
-        return at is not None and asyncio.get_running_loop().time() >= at
-
     async def _pause(self) -> None:
-        """Until something is ready, a back-off ends, or a refresh is due."""
+        """Until something is ready, a back-off ends, or a duty is due."""
         if any(self._ready.values()):
             # what arrives in this turn of the loop goes with the same statement
             await asyncio.sleep(0)
             return
         self._bell.clear()
         wake_at = [due for due, _, _ in self._waiting]
-        if self._refresh_at is not None and (at := self._refresh_at()) is not None:
-            wake_at.append(at)
+        wake_at += [at for next_at, _ in self._duties if (at := next_at()) is not None]
         if not wake_at:
             await self._bell.wait()
             return
@@ -148,16 +144,18 @@ class Lane:
                 pause = 0.0 if isinstance(failure, StoreFailure) else _BACK_OFF_MOST
                 self._again(kind, self._out_of_sight(group), pause)
                 raise
-            await self._refresh_in_time()
+            await self._do_duties()
 
     def _out_of_sight(self, group: Sequence[InHand]) -> list[InHand]:
         """Those that are in hand and wait nowhere."""
         waiting = {entry for _, _, entries in self._waiting for entry in entries}
         return [e for e in group if e in e.subscription.hand and e not in waiting]
 
-    async def _refresh_in_time(self) -> None:
-        if self._refresh is not None and self._due(self._refresh_at):
-            await self._refresh()
+    async def _do_duties(self) -> None:
+        for next_at, do in self._duties:
+            at = next_at()
+            if at is not None and asyncio.get_running_loop().time() >= at:
+                await do()
 
     async def _write(self, kind: Kind, group: list[InHand], *, skip: bool) -> None:
         try:
@@ -185,7 +183,7 @@ class Lane:
     async def _write_singly(self, kind: Kind, group: list[InHand], *, skip: bool) -> None:
         for entry in group:
             await self._write(kind, [entry], skip=skip)
-            await self._refresh_in_time()
+            await self._do_duties()
 
     async def _send(self, kind: Kind, group: list[InHand], skip: bool) -> Answer:
         for entry in group:

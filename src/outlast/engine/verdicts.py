@@ -16,7 +16,7 @@ from outlast.model.dead_letter import Letter
 from outlast.model.delivery import Answer, Pair, RetryEntry
 from outlast.model.errors import StoreFailure
 from outlast.model.failure import Failure
-from outlast.model.outcome import Retry, Terminal
+from outlast.model.outcome import Postpone, Retry, Terminal
 from outlast.ports.store import Store
 
 Retried = Callable[[InHand, float], None]
@@ -165,6 +165,36 @@ class ReleaseKind(Kind):
             entry.subscription.close(entry)
         else:
             super().lost(entry)
+
+
+class PostponeKind(ReleaseKind):
+    """No attempt may take place here: given back for later."""
+
+    name = "postponement"
+
+    def __init__(
+        self,
+        store: Store,
+        options: EngineOptions,
+        tell: Teller,
+        logger: logging.Logger,
+        retried: Retried,
+    ) -> None:
+        super().__init__(store, options, tell, logger)
+        self._retried = retried
+
+    async def write(self, group: list[InHand], timeout: float, skip: bool) -> Answer:
+        pairs = [pair_of(e) for e in group]
+        return await self.store.postpone(pairs, max(map(_delay, group)), timeout, skip=skip)
+
+    def told(self, entry: InHand) -> None:
+        self._retried(entry, _delay(entry))
+
+
+def _delay(entry: InHand) -> float:
+    outcome = entry.outcome
+    assert isinstance(outcome, Postpone)
+    return outcome.delay_seconds
 
 
 class BuryKind(Kind):

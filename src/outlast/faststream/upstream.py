@@ -20,11 +20,13 @@ from faststream._internal.configs import (
     UnderlyingDriverAnnotation,
 )
 from faststream._internal.constants import EMPTY
+from faststream._internal.context import Context as ContextField
 from faststream._internal.context import ContextRepo
 from faststream._internal.di import FastDependsConfig
 from faststream._internal.endpoint.publisher import PublisherSpecification, PublisherUsecase
 from faststream._internal.endpoint.subscriber import SubscriberSpecification, SubscriberUsecase
 from faststream._internal.endpoint.subscriber.call_item import CallsCollection, HandlerItem
+from faststream._internal.endpoint.subscriber.utils import default_filter
 from faststream._internal.endpoint.utils import ParserComposition
 from faststream._internal.logger import DefaultLoggerStorage, make_logger_state
 from faststream._internal.logger.logging import get_broker_logger
@@ -52,6 +54,7 @@ __all__ = [
     "BrokerRouter",
     "BrokerUsecase",
     "CallsCollection",
+    "ContextField",
     "ContextRepo",
     "DefaultCodec",
     "DefaultLoggerStorage",
@@ -75,6 +78,7 @@ __all__ = [
     "SubscriberUsecaseConfig",
     "TestBroker",
     "UnderlyingDriverAnnotation",
+    "default_filter",
     "get_broker_logger",
     "json_loads",
     "make_logger_state",

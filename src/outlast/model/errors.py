@@ -4,6 +4,7 @@ OutlastError
 ├── LeaseLimitExceeded     a handler outlived the limit of its lease (also a TimeoutError)
 ├── NotConnected           the broker has no engine, or was not started (also a RuntimeError)
 ├── SchemaError            a table or column is missing, or of another shape (also a RuntimeError)
+│   └── NoDeadLetterQueue  there is an outbox, and no table of dead letters beside it
 ├── FilterError            a filter of the desk that says nothing (model/query; also a ValueError)
 ├── UnsupportedDatabase    a driver, version or mode that cannot consume (also a RuntimeError)
 └── StoreFailure           a statement failed; the class says what is known of its effect
@@ -30,6 +31,10 @@ class NotConnected(OutlastError, RuntimeError):  # noqa: N818
 
 class SchemaError(OutlastError, RuntimeError):
     """A table or column is missing, or of another shape."""
+
+
+class NoDeadLetterQueue(SchemaError):  # noqa: N818
+    """There is an outbox without a table of dead letters."""
 
 
 class UnsupportedDatabase(OutlastError, RuntimeError):  # noqa: N818

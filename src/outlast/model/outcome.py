@@ -44,7 +44,14 @@ class Release:
     """No attempt took place: lease and delivery count are given back."""
 
 
-Outcome = Ack | Retry | Terminal | Unsettled | Release
+@dataclass(frozen=True, slots=True)
+class Postpone:
+    """No attempt may take place here: as released, and due after the delay, for others as well."""
+
+    delay_seconds: float
+
+
+Outcome = Ack | Retry | Terminal | Unsettled | Release | Postpone
 
 ACK = Ack()
 UNSETTLED = Unsettled()

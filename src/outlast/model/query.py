@@ -24,6 +24,14 @@ LISTED_STATES = (OPEN, NEEDS_REVIEW, ESCALATED)
 STATES = (*LISTED_STATES, REPLAYING, RESOLVED, DISCARDED)
 ANY_STATE = "any"
 
+ROW_STATES = ("pending", "in_flight", "retrying", "replaying")
+"""What the filter calls a live message, derived from its row."""
+
+ROW_NAMES: frozenset[str] = frozenset(
+    {"queue", "id", "message", "event", "since", "until", "state", "replays", "header", "body"}
+)
+"""The words that mean something for live messages; the times are those of the publish."""
+
 Operator = Literal["=", ">=", ">", "<=", "<"]
 
 Name = Literal[
@@ -138,11 +146,17 @@ class Query:
         wanted -= self._states_said(negated=True)
         return tuple(state for state in STATES if state in wanted)
 
-    def _states_said(self, *, negated: bool) -> set[str]:
+    @property
+    def row_states(self) -> frozenset[str]:
+        """The states of live messages that are looked at."""
+        wanted = self._states_said(negated=False, known=ROW_STATES) or set(ROW_STATES)
+        return frozenset(wanted - self._states_said(negated=True, known=ROW_STATES))
+
+    def _states_said(self, *, negated: bool, known: Iterable[str] = STATES) -> set[str]:
         said = {
             str(condition.value)
             for word in self.words
             if word.name == "state" and word.negated is negated
             for condition in word.alternatives
         }
-        return set(STATES) if ANY_STATE in said else said
+        return set(known) if ANY_STATE in said else said

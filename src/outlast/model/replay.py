@@ -6,7 +6,7 @@ exit code belongs to the result, so that no door can differ.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 Gate = Literal["replay_limit", "unchanged", "poison", "lifetime"]
@@ -31,8 +31,15 @@ class WorkerSeen:
     instance: str
     version: str | None
     queues: frozenset[str]
+    """Those it claims from: none once it stops."""
     started_at: datetime
     seen_at: datetime
+    stopped: bool = False
+    """It said that it stops."""
+    silent_for: timedelta | None = None
+    """Since it was seen last."""
+    report: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What else it told; nobody has looked at the values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +88,9 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class LetterReplay:
-    """The result for one letter."""
+    """The result for one letter. `revision` and `diff` tell of an edit on the way: the first once
+    it is written, the second where nothing is.
+    """
 
     dlq_id: int
     outcome: ReplayOutcome
@@ -92,6 +101,8 @@ class LetterReplay:
     remedy: str | None = None
     warnings: tuple[str, ...] = ()
     waited: WaitedOutcome | None = None
+    revision: int | None = None
+    diff: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -103,10 +114,12 @@ class LetterReplay:
     def as_json(self) -> dict[str, Any]:
         """Only what is known: no member is null."""
         shown: dict[str, Any] = {"dlq_id": self.dlq_id, "outcome": self.outcome}
-        for name in ("queue", "row_id", "gate", "reason", "remedy", "waited"):
+        for name in ("queue", "row_id", "revision", "gate", "reason", "remedy", "waited"):
             value = getattr(self, name)
             if value is not None:
                 shown[name] = value
+        if self.diff:
+            shown["diff"] = list(self.diff)
         if self.warnings:
             shown["warnings"] = list(self.warnings)
         return shown

@@ -10,6 +10,8 @@ from outlast.ops.options import DeskOptions
 from outlast.ops.refusals import (
     BadRequest,
     DeskError,
+    EditConflict,
+    EditRefused,
     LetterNotFound,
     NotAllowed,
     NotRecorded,
@@ -22,6 +24,8 @@ __all__ = [
     "Desk",
     "DeskError",
     "DeskOptions",
+    "EditConflict",
+    "EditRefused",
     "LetterNotFound",
     "NotAllowed",
     "NotRecorded",

@@ -5,21 +5,30 @@ time is over; with `hard` nothing of it is left but a line in the history.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
-from outlast.model.errors import StoreFailure
+from outlast.model.errors import RowRefused, StoreFailure
 from outlast.model.letter_view import LetterView
-from outlast.model.query import Query
+from outlast.model.query import DISCARDED, RESOLVED, Query
 from outlast.ops import cursors
 from outlast.ops.actor import Actor
 from outlast.ops.context import At, checked_text, need_filter
 from outlast.ops.refusals import BadRequest
-from outlast.ops.running import Batch, Running, continued, interrupted
+from outlast.ops.running import (
+    Batch,
+    Running,
+    continued,
+    interrupted,
+    told_if_broken_off,
+)
 from outlast.ops.tally import BulkChange, ChangeTally
 from outlast.policy.filter_text import parse
 from outlast.policy.letter_states import Verb
-from outlast.stores.desk.changing import Change, LetterChange, change, erase, expired_ids
+from outlast.stores.desk.changing import Change, LetterChange, change, erase
+from outlast.stores.desk.expiry import DuePlace, due, take_due
 from outlast.stores.desk.history import Act, Entry, tell
 from outlast.stores.desk.locking import locked
 from outlast.stores.desk.selection import Selection, selection
@@ -40,6 +49,8 @@ class PurgePlan:
 class Changing(Running):
     """The verbs that change letters besides a replay."""
 
+    _next_due: DuePlace | None = None
+
     async def purge(
         self,
         actor: Actor,
@@ -54,13 +65,18 @@ class Changing(Running):
         return await self._named(ids, [wanted], "purged")
 
     async def plan_purge(
-        self, actor: Actor, query: Query, *, everything: bool = False
+        self,
+        actor: Actor,
+        query: Query,
+        *,
+        reason: str | None = None,
+        dry_run: bool = False,
+        everything: bool = False,
     ) -> PurgePlan:
         """Count what a purge would take, for a question to somebody."""
-        actor.needs("discard", "purge dead letters")
+        wanted = self._purge(actor, reason, hard=False, dry_run=dry_run)
         need_filter(query, "purge", everything=everything)
         await self._need_states()
-        wanted = Change("discard", Act(actor.name), "discarded")
         run = await self._begin(query, _batch([wanted], query))
         return PurgePlan(run.counted, cursors.of_run(run))
 
@@ -80,7 +96,9 @@ class Changing(Running):
         """All that the filter takes: what was counted when the run began, and nothing else."""
         wanted = self._purge(actor, reason, hard, dry_run)
         if cursor is None:
-            plan = await self.plan_purge(actor, query or Query(), everything=everything)
+            plan = await self.plan_purge(
+                actor, query or Query(), reason=reason, dry_run=dry_run, everything=everything
+            )
             run = cursors.run_of(plan.cursor)
         else:
             run = continued(cursor, query)
@@ -88,27 +106,25 @@ class Changing(Running):
         batch = _batch([wanted], parse(run.filter, now=datetime.now(UTC)))
         tally = ChangeTally("purged")
         after: int | None = run.after
-        try:
+
+        async def record(*, stopped: bool) -> None:
+            if not dry_run:
+                await self._record_purge(wanted, run.filter, tally.result(), stopped=stopped)
+
+        async with told_if_broken_off(tally, tally.result, partial(record, stopped=True)):
             async for chunk in self._chunks(run, batch, self.options.chunk, most):
                 tally.add(chunk.results)
                 after = chunk.after
                 if progress is not None:
                     progress(tally.result(dry_run=dry_run))
-        except StoreFailure as failure:
-            raise interrupted(failure, tally.result(), tally.handled) from failure
         handled = run.handled + tally.handled
         going_on = None
         if after is None:
             tally.counts["skipped"] += max(0, run.counted - handled)
         else:
             going_on = cursors.of_run(run._replace(after=after, handled=handled))
-        result = tally.result(dry_run=dry_run, cursor=going_on)
-        if not dry_run:
-            detail = {"filter": run.filter, "hard": hard, "purged": result.done}
-            act = wanted.act._replace(request_id=None)
-            async with self._writing() as at:
-                await tell(*at, act, [Entry(None, wanted.kind, detail)])
-        return result
+        await record(stopped=False)
+        return tally.result(dry_run=dry_run, cursor=going_on)
 
     async def restore(
         self, actor: Actor, ids: Sequence[int], *, reason: str | None = None
@@ -149,30 +165,53 @@ class Changing(Running):
         """Delete a bounded number of letters whose time is over; how many there were."""
         actor.needs("discard", "delete what was kept long enough")
         await self._need_states()
+        states = (DISCARDED,) if self.options.keep_resolved else (DISCARDED, RESOLVED)
         async with self._reading() as at:
-            ids = await expired_ids(*at, self.options.chunk)
-        if not ids:
+            found = await due(*at, self._next_due, self.options.chunk, states)
+        # also past a letter that cannot be deleted: the others must not wait behind it
+        self._next_due = found.next
+        if not found.ids:
             return 0
         act = self._act(actor, None)
+        try:
+            return await self._expire(found.ids, states, act)
+        except RowRefused:
+            for letter_id in found.ids:
+                with suppress(RowRefused):
+                    await self._expire([letter_id], states, act)
+            raise
+
+    async def _expire(self, ids: Sequence[int], states: Sequence[str], act: Act) -> int:
         async with self._writing() as at:
-            due = set(await expired_ids(*at, self.options.chunk))
-            letters = await locked(*at, [i for i in ids if i in due], pass_over=True)
-            over = [letter for letter in letters if letter.purge_after is not None]
+            over = await take_due(*at, ids, states)
             await tell(*at, act, [_tombstone(letter) for letter in over])
             await erase(*at, [letter.id for letter in over])
         return len(over)
 
     def _purge(self, actor: Actor, reason: str | None, hard: bool, dry_run: bool) -> Change:
         actor.needs("discard", "purge dead letters")
-        act = self._act(actor, reason)
-        if act.reason is None:
-            if self.options.require_reason:
-                raise BadRequest("a purge needs a reason", "give it with --reason")
-            act = act._replace(reason="not given")
+        act = self._reasoned(actor, reason, "purge", dry_run=dry_run)
         verb: Verb = "erase" if hard else "discard"
         kept = self.options.keep_discarded_seconds
         kind = "purged" if hard else "discarded"
         return Change(verb, act, kind, kept_seconds=kept, dry_run=dry_run)
+
+    async def _record_purge(
+        self, wanted: Change, text: str, result: BulkChange, *, stopped: bool
+    ) -> None:
+        """One row for the whole call; each letter has its own besides."""
+        detail: dict[str, object] = {
+            "filter": text,
+            "hard": wanted.kind == "purged",
+            "purged": result.done,
+            "skipped": result.skipped,
+            "failed": result.failed,
+        }
+        if stopped:
+            detail["stopped"] = True
+        act = wanted.act._replace(request_id=None)
+        async with self._writing() as at:
+            await tell(*at, act, [Entry(None, wanted.kind, detail)])
 
     async def _named(self, ids: Sequence[int], wanted: Sequence[Change], verb: str) -> BulkChange:
         known = self._ids(ids)

@@ -4,11 +4,13 @@ In: an engine and two tables. Out: connections with tables; refusals with a reme
 lack what a verb needs.
 """
 
+import shlex
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from time import monotonic
 from typing import NamedTuple
 
-from sqlalchemy import MetaData, Table
+from sqlalchemy import MetaData, Table, literal, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from outlast.model.query import Query
@@ -24,6 +26,11 @@ from outlast.tables import make_dlq_table, make_outbox_table
 from outlast.tables.insertion import Insertion
 
 REASON_CHARS_MAX = 2000
+LOOK_AGAIN_SECONDS = 5.0
+"""Between two looks at tables that lack something."""
+NOT_GIVEN = "not given"
+"""The reason that is recorded where none was said."""
+
 _ID_MAX = 2**63 - 1
 
 
@@ -35,7 +42,9 @@ class At(NamedTuple):
 
 
 class DeskContext:
-    """Tables are found once, and again before a verb is refused for what they lack."""
+    """Tables are found once; while they lack something they are looked at again, now and then and
+    before a verb is refused for it.
+    """
 
     def __init__(
         self,
@@ -50,6 +59,7 @@ class DeskContext:
         self._dlq = _table(dlq_table, make_dlq_table)
         self._database = DeskDatabase(engine, self._dlq)
         self._found: DeskTables | None = None
+        self._look_again_at = 0.0
         self._insertion = Insertion(
             self._outbox, is_postgres=self._database.is_postgres, notify=self.options.notify
         )
@@ -57,17 +67,29 @@ class DeskContext:
             Masker(self.options.secret_names), self.options.payload_shown_bytes
         )
 
+    @property
+    def print_command(self) -> str:
+        """The command that prints what these tables lack."""
+        return _print_command(self._outbox, self._dlq)
+
     async def notes(self) -> tuple[str, ...]:
         """What the tables here do not record, one sentence each."""
         async with self._reading() as at:
-            return _notes(at.tables)
+            return _notes(at.tables, self.print_command)
+
+    async def ping(self) -> None:
+        """A StoreFailure unless the database answers. Tells nobody anything: needs no actor."""
+        async with self._database.reading() as connection:
+            await connection.execute(select(literal(1)))
 
     @asynccontextmanager
     async def _reading(self) -> AsyncIterator[At]:
         async with self._database.reading() as connection:
-            if self._found is None:
-                self._found = await find_tables(connection, self._outbox, self._dlq)
-            yield At(connection, self._found)
+            found = self._found
+            if found is None or not (found.is_whole or monotonic() < self._look_again_at):
+                found = self._found = await find_tables(connection, self._outbox, self._dlq)
+                self._look_again_at = monotonic() + LOOK_AGAIN_SECONDS
+            yield At(connection, found)
 
     @asynccontextmanager
     async def _writing(self) -> AsyncIterator[At]:
@@ -90,7 +112,7 @@ class DeskContext:
             raise NotRecorded(
                 f"table {self._dlq.fullname} has no column {', '.join(lacking)}: its letters can "
                 "be looked at, not acted on",
-                "docs/guides/schema.md has the statements that add what is missing",
+                f"{self.print_command} prints the SQL that adds what is missing",
             )
         raise NotRecorded(
             f"there is no outbox table {self._outbox.fullname}",
@@ -99,6 +121,15 @@ class DeskContext:
 
     def _act(self, actor: Actor, reason: str | None) -> Act:
         return Act(actor.name, checked_text("reason", reason, REASON_CHARS_MAX), actor.request_id)
+
+    def _reasoned(self, actor: Actor, reason: str | None, verb: str, *, dry_run: bool) -> Act:
+        """The act of a verb that is never recorded without a reason."""
+        act = self._act(actor, reason)
+        if act.reason is not None or dry_run:
+            return act
+        if self.options.require_reason:
+            raise BadRequest(f"a {verb} needs a reason", "give it with --reason")
+        return act._replace(reason=NOT_GIVEN)
 
     def _ids(self, ids: Sequence[int]) -> list[int]:
         if len(ids) > self.options.ids_max:
@@ -133,12 +164,22 @@ def _table(given: Table | str, make: object) -> Table:
     return made
 
 
-def _notes(tables: DeskTables) -> tuple[str, ...]:
+def _print_command(outbox: Table, dlq: Table) -> str:
+    named = (("--table", outbox, "outbox"), ("--dlq-table", dlq, "outbox_dlq"))
+    options = [
+        f" {option} {shlex.quote(table.fullname)}"
+        for option, table, usual in named
+        if table.fullname != usual
+    ]
+    return f"outlast db print{''.join(options)}"
+
+
+def _notes(tables: DeskTables, print_command: str) -> tuple[str, ...]:
     notes = []
     if tables.missing:
         notes.append(
             f"table {tables.dlq.fullname} records no {', '.join(tables.missing)}: letters can be "
-            "looked at, not acted on (docs/guides/schema.md has the statements that add them)"
+            f"looked at, not acted on ({print_command} prints the SQL that adds them)"
         )
     if tables.history is None:
         notes.append("there is no history table: what is done here is not recorded")

@@ -52,7 +52,7 @@ class Looking(DeskContext):
             )
         place = None if after is None else cursors.place_of(after)
         async with self._reading() as at:
-            chosen = await selection(*at, asked)
+            chosen = await selection(*at, asked, is_list=True)
             found = await reading.page(at.connection, chosen, limit, place, offset)
             causes = None
             if found.total > HINT_FROM:
@@ -74,8 +74,7 @@ class Looking(DeskContext):
         """How many match, exactly; header and body words look at the newest 10,000."""
         actor.needs("inspect", "look at dead letters")
         async with self._reading() as at:
-            found, _ = await reading.count(at.connection, await selection(*at, query or Query()))
-            return found
+            return await reading.count(at.connection, await selection(*at, query or Query()))
 
     async def groups(
         self, actor: Actor, query: Query | None = None, *, limit: int = 50
@@ -186,8 +185,9 @@ def _not_found(letter_id: int) -> LetterNotFound:
 
 def _list_notes(found: Page, chosen: Selection, unknown: int) -> tuple[str, ...]:
     notes = [f"this table does not record what {name}: asks for" for name in chosen.unrecorded]
-    if found.looked_of is not None:
-        notes.append(f"looked at the newest {found.looked_at:,} of {found.looked_of:,}")
+    if found.looked_at is not None:
+        whole = f"of {found.looked_of:,}" if found.looked_of is not None else "of many more"
+        notes.append(f"looked at the newest {found.looked_at:,} {whole}")
     if unknown:
         least = "at least " if unknown >= PASS_MAX else ""
         word = "replay" if unknown == 1 else "replays"

@@ -23,8 +23,10 @@ class DeskOptions:
     """Replays since the last reopen, after which a letter is escalated."""
     keep_discarded_seconds: float = 7 * 86_400.0
     """How long a purged letter can be restored."""
+    keep_resolved: bool = False
+    """Never delete letters whose replay succeeded; else they go a week after it."""
     require_reason: bool = False
-    """Refuse a purge without a reason."""
+    """Refuse a replay, an edit or a purge without a reason."""
     chunk: int = CHUNK_MAX
     """Letters of one transaction of an action on many."""
     chunk_bytes: int = 16 * 1024 * 1024
@@ -37,6 +39,10 @@ class DeskOptions:
     """Ids of one call."""
     payload_shown_bytes: int = 1024 * 1024
     """How much of a payload is shown; it is replayed whole."""
+    edited_bytes_max: int = 64 * 1024 * 1024
+    """Bytes of a body that an edit makes."""
+    transform_seconds: float = 30.0
+    """How long one call of a transform may take."""
     lease_seconds: float | None = None
     """After how long a lease counts as over, to take a row back. None: as the workers report."""
     notify: bool = True
@@ -49,8 +55,10 @@ class DeskOptions:
     def __post_init__(self) -> None:
         if not 1 <= self.chunk <= CHUNK_MAX:
             raise BadRequest(f"chunk must be 1 to {CHUNK_MAX}, got {self.chunk!r}")
-        for name in ("chunk_bytes", "list_max", "ids_max", "payload_shown_bytes", "replays_max"):
+        counts = ("chunk_bytes", "list_max", "ids_max", "payload_shown_bytes", "replays_max")
+        for name in (*counts, "edited_bytes_max"):
             if getattr(self, name) < 1:
                 raise BadRequest(f"{name} must be >= 1, got {getattr(self, name)!r}")
-        if not self.keep_discarded_seconds > 0:
-            raise BadRequest("keep_discarded_seconds must be > 0")
+        for name in ("keep_discarded_seconds", "transform_seconds"):
+            if not getattr(self, name) > 0:
+                raise BadRequest(f"{name} must be > 0")

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from outlast.model.query import ROW_NAMES, ROW_STATES, Query
 from outlast.model.replay import WorkerSeen
 from outlast.ops.actor import Actor
 from outlast.ops.context import DeskContext
 from outlast.ops.redaction import ShownPayload
 from outlast.ops.refusals import BadRequest, LetterNotFound
 from outlast.ops.views import iso
-from outlast.policy.names import check_queue
 from outlast.stores.desk import outbox_rows
+from outlast.stores.desk.outbox_list import listed
 from outlast.stores.desk.outbox_rows import OutboxRow, Recall
 from outlast.stores.desk.workers import workers_seen
 
@@ -27,14 +28,18 @@ _TIMES = (*("created_at", "next_attempt_at", "first_attempt_at", "last_attempt_a
 
 @dataclass(frozen=True, slots=True)
 class OutboxPage:
-    """Live rows by id; `after` goes on, if there are more."""
+    """Live rows by id; `after` goes on, if there are more. `looked_at`: so many rows were tested by
+    what is in them, and there are others behind.
+    """
 
     rows: tuple[OutboxRow, ...]
     after: int | None
+    looked_at: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The document of a list."""
-        return {"items": [row_json(row) for row in self.rows], "after": self.after}
+        shown = {"items": [row_json(row) for row in self.rows], "after": self.after}
+        return shown if self.looked_at is None else shown | {"looked_at": self.looked_at}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,24 +66,20 @@ class OutboxDesk(DeskContext):
     """The verbs on live rows."""
 
     async def outbox_list(
-        self, actor: Actor, *, queue: str | None = None, limit: int = 100, after: int = 0
+        self, actor: Actor, query: Query | None = None, *, limit: int = 100, after: int = 0
     ) -> OutboxPage:
-        """Live rows by id."""
+        """Live rows by id. The words and states are those of live messages."""
         actor.needs("inspect", "look at the outbox")
+        asked = query or Query()
         if not 1 <= limit <= self.options.list_max:
             raise BadRequest(f"limit is 1 to {self.options.list_max}, got {limit}")
-        if queue is not None:
-            try:
-                check_queue(queue)
-            except (TypeError, ValueError) as error:
-                raise BadRequest(str(error)) from None
         self._ids([after])
+        _check_words(asked)
         async with self._reading() as at:
             if at.tables.outbox is None:
                 return OutboxPage((), None)
-            found = await outbox_rows.rows(at.connection, at.tables.outbox, queue, limit + 1, after)
-        shown = tuple(found[:limit])
-        return OutboxPage(shown, shown[-1].id if len(found) > limit else None)
+            found = await listed(at.connection, at.tables.outbox, asked, limit, after)
+        return OutboxPage(*found)
 
     async def outbox_inspect(self, actor: Actor, row_id: int) -> RowDetail:
         """One live row, masked."""
@@ -130,3 +131,17 @@ class OutboxDesk(DeskContext):
         actor.needs("inspect", "look at workers")
         async with self._reading() as at:
             return await workers_seen(*at)
+
+
+def _check_words(query: Query) -> None:
+    for word in query.words:
+        if word.name not in ROW_NAMES:
+            raise BadRequest(
+                f"{word.name}: is asked of dead letters, not of live messages",
+                f"there are {', '.join(sorted(ROW_NAMES))}",
+            )
+    if not query.row_states or not query.row_states <= frozenset(ROW_STATES):
+        raise BadRequest(
+            "live messages have other states than dead letters",
+            f"there are {', '.join(ROW_STATES)}",
+        )

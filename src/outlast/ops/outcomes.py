@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from outlast.model.errors import RowLocked
+from outlast.model.errors import RowLocked, RowRefused
 from outlast.model.letter_view import LetterView
 from outlast.model.query import REPLAYING, RESOLVED
 from outlast.model.replay import BulkReplay, WaitedOutcome
@@ -120,8 +120,9 @@ class Outcomes(Running):
             try:
                 async with self._writing() as at:
                     orphan = await settle_orphan(*at, letter_id, act)
-            except RowLocked:
-                continue  # somebody is at it: the next pass sees
+            except (RowLocked, RowRefused):
+                # somebody is at it, or this letter cannot be written: the others must not wait
+                continue
             if orphan is not None:
                 ended.append(orphan)
         return tuple(ended)

@@ -12,20 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from outlast.model.letter_view import LetterView
+from outlast.policy.document_json import is_deep, write_json
+from outlast.policy.exact_json import ExactFloat
+from outlast.policy.export_forms import NO_JSON, ExportedLetter, body_of
 from outlast.policy.masking import Masker
 
 _TEXTS = ("last_exception", "error_message", "stack_trace", "resolution", "origin")
 _DIGITS_MAX = 4000
-
-
-class ExactFloat(float):
-    """A number that is shown as it was written: `1.10` stays `1.10`."""
-
-    __slots__ = ("written",)
-    written: str
-
-    def __init__(self, written: str) -> None:
-        self.written = written
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +60,23 @@ class Redaction:
         shown = self._texts(letter, secrets)
         return replace(shown, headers=self.headers(letter.headers).value, payload=None)
 
+    def exported(self, letter: LetterView, *, reveal: bool) -> ExportedLetter:
+        """A letter for a file: whole, and whether anything of it is masked."""
+        payload = letter.payload or b""
+        body, text, masked = body_of(payload), _text(payload, is_cut=False), False
+        if reveal and not is_deep(letter.headers):
+            shown = replace(letter, payload=None)
+            return ExportedLetter(shown, payload, body, text, masked=False, revealed=True)
+        shown = self.whole(letter)
+        if body is not NO_JSON:
+            body, masked = self._masker.value(body)
+            # as text it might still show what the value hides
+            text = write_json(body) if masked else text
+        elif text is not None:
+            text, masked = self._masker.text(text)
+        is_changed = masked or self.headers(letter.headers).masked or _differ(letter, shown)
+        return ExportedLetter(shown, payload, body, text, is_changed, revealed=False)
+
     def _texts(self, letter: LetterView, secrets: frozenset[str]) -> LetterView:
         changed = {
             name: self._masker.text(text, secrets=secrets).value
@@ -103,6 +113,10 @@ class Redaction:
         if not reveal:
             plain, masked = self._masker.text(plain)
         return ShownPayload("text", plain, None, len(payload), digest, masked, is_cut)
+
+
+def _differ(stored: LetterView, shown: LetterView) -> bool:
+    return any(getattr(stored, name) != getattr(shown, name) for name in _TEXTS)
 
 
 _NO_JSON = object()

@@ -40,3 +40,17 @@ class LetterNotFound(DeskError, LookupError):  # noqa: N818
 
 class NotRecorded(DeskError):  # noqa: N818
     """The tables lack what this needs."""
+
+
+class EditRefused(DeskError):  # noqa: N818
+    """An edit that the data does not allow. `state` is the letter's, if that is why."""
+
+    def __init__(
+        self, message: str, remedy: str | None = None, *, state: str | None = None
+    ) -> None:
+        super().__init__(message, remedy)
+        self.state = state
+
+
+class EditConflict(DeskError):  # noqa: N818
+    """The letter is not what the editor saw."""

@@ -8,9 +8,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 
 from sqlalchemy import or_
 
+from outlast.model.edit import Draft, Edit, NoDraft
 from outlast.model.errors import StoreFailure
 from outlast.model.letter_view import LetterView
 from outlast.model.query import ESCALATED, NEEDS_REVIEW, OPEN, REPLAYING, Query
@@ -26,11 +28,13 @@ from outlast.model.replay import (
 from outlast.ops import cursors
 from outlast.ops.actor import Actor
 from outlast.ops.context import At, need_filter
+from outlast.ops.editing import EDITED_AT_ONCE, Editing
 from outlast.ops.outcomes import Outcomes
 from outlast.ops.refusals import BadRequest
-from outlast.ops.running import Batch, continued, interrupted
+from outlast.ops.running import Batch, continued, interrupted, told_if_broken_off
 from outlast.ops.tally import ReplayTally, with_word
 from outlast.policy.classify import POISON
+from outlast.policy.edit_rules import detail_of
 from outlast.policy.filter_text import parse, render
 from outlast.policy.gates import ReplayRequest, judge
 from outlast.policy.names import check_queue
@@ -41,10 +45,15 @@ from outlast.stores.desk.sending import Order, send
 
 Progress = Callable[[BulkReplay], None]
 
+DIFFS_MAX = 100
+"""Letters of a dry run whose changes are shown line by line."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayOptions:
-    """What a replay is told besides which letters. `to` is the queue of this pass only."""
+    """What a replay is told besides which letters. `to` is the queue of this pass only; with
+    `original` the first message is sent, or edited.
+    """
 
     to: str | None = None
     original: bool = False
@@ -52,6 +61,7 @@ class ReplayOptions:
     force: bool = False
     reason: str | None = None
     include_poison: bool = False
+    edit: Edit | None = None
 
     def __post_init__(self) -> None:
         if self.to is not None:
@@ -72,16 +82,15 @@ class ReplayPlan:
     cursor: str
 
 
-class Replaying(Outcomes):
+class Replaying(Editing, Outcomes):
     """The verbs that send letters again."""
 
     async def replay(
         self, actor: Actor, ids: Sequence[int], options: ReplayOptions | None = None
     ) -> BulkReplay:
         """These letters, one transaction each."""
-        actor.needs("replay", "replay dead letters")
         wanted, known = options or ReplayOptions(), self._ids(ids)
-        await self._need_states(outbox=True)
+        await self._need_replay(actor, wanted)
         if not wanted.dry_run:
             await self._settle_orphans(known, self._act(actor, None))
         tally = ReplayTally()
@@ -106,7 +115,7 @@ class Replaying(Outcomes):
         actor.needs("replay", "replay dead letters")
         need_filter(query, "replay-all", everything=everything)
         wanted = options or ReplayOptions()
-        await self._need_states(outbox=True)
+        await self._need_replay(actor, wanted)
         if not wanted.dry_run:
             await self._settle_named_by(query, actor)
         run = await self._begin(query, self._batch(actor, wanted, query))
@@ -141,24 +150,32 @@ class Replaying(Outcomes):
             run = cursors.run_of(cursor)
         else:
             run = continued(cursor, query)
-            await self._need_states(outbox=True)
+            await self._need_replay(actor, wanted)
         asked = parse(run.filter, now=datetime.now(UTC))
         tally = ReplayTally()
         after: int | None = run.after
         started = asyncio.get_running_loop().time()
-        size = self.options.chunk if rate is None else max(1, min(self.options.chunk, int(rate)))
+        size = (
+            self.options.chunk if wanted.edit is None else min(self.options.chunk, EDITED_AT_ONCE)
+        )
+        size = size if rate is None else max(1, min(size, int(rate)))
         batch = self._batch(actor, wanted, asked)
-        try:
+
+        async def record(*, stopped: bool) -> None:
+            if not wanted.dry_run:
+                done = tally.result(asked)
+                await self._record(actor, wanted, run.filter, done, stopped=stopped)
+
+        so_far = partial(tally.result, asked, dry_run=wanted.dry_run, left_out=left_out)
+        async with told_if_broken_off(tally, so_far, partial(record, stopped=True)):
             async for chunk in self._chunks(run, batch, size, most):
                 tally.add(chunk.results)
                 after = chunk.after
                 if progress is not None:
-                    progress(tally.result(asked, dry_run=wanted.dry_run, left_out=left_out))
+                    progress(so_far())
                 if rate is not None and after is not None:
                     due = started + tally.handled / rate
                     await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
-        except StoreFailure as failure:
-            raise interrupted(failure, tally.result(asked), tally.handled) from failure
         handled = run.handled + tally.handled
         if after is None:
             # counted, and gone before the run came to them
@@ -166,22 +183,36 @@ class Replaying(Outcomes):
         going_on = None
         if after is not None:
             going_on = cursors.of_run(run._replace(after=after, handled=handled))
-        result = tally.result(asked, dry_run=wanted.dry_run, left_out=left_out, cursor=going_on)
-        if not wanted.dry_run:
-            await self._record(actor, wanted, run.filter, result)
-        return result
+        await record(stopped=False)
+        return so_far(cursor=going_on)
+
+    async def _need_replay(self, actor: Actor, wanted: ReplayOptions) -> None:
+        actor.needs("replay", "replay dead letters")
+        if wanted.edit is not None:
+            await self._need_edit(actor, wanted.edit)
+        await self._need_states(outbox=True)
 
     def _batch(
         self, actor: Actor, wanted: ReplayOptions, query: Query | None
     ) -> Batch[LetterReplay]:
+        edit, drafts, shown = wanted.edit, dict[int, Draft | NoDraft](), 0
         order = Order(
-            self._act(actor, wanted.reason),
+            self._reasoned(actor, wanted.reason, "replay", dry_run=wanted.dry_run),
             self._judge(wanted),
             self._insertion,
             wanted.to,
             wanted.original,
             wanted.dry_run,
+            None if edit is None else drafts,
         )
+
+        async def prepare(ids: Sequence[int]) -> None:
+            nonlocal shown
+            drafts.clear()
+            if edit is not None:
+                left = max(0, DIFFS_MAX - shown) if wanted.dry_run else 0
+                drafts.update(await self._drafts(ids, edit, original=wanted.original, shows=left))
+                shown += len(drafts)
 
         async def choose(at: At) -> Selection:
             return await _to_replay(at, query or Query(), wanted)
@@ -195,7 +226,8 @@ class Replaying(Outcomes):
         def skipped(letter_id: int, reason: str) -> LetterReplay:
             return LetterReplay(letter_id, "skipped", reason=reason)
 
-        return Batch(choose, act, failed, skipped, wanted.dry_run)
+        before = None if edit is None else prepare
+        return Batch(choose, act, failed, skipped, wanted.dry_run, before)
 
     def _judge(
         self, wanted: ReplayOptions
@@ -241,10 +273,10 @@ class Replaying(Outcomes):
         await self._settle_orphans(ids, self._act(actor, None))
 
     async def _record(
-        self, actor: Actor, wanted: ReplayOptions, text: str, result: BulkReplay
+        self, actor: Actor, wanted: ReplayOptions, text: str, result: BulkReplay, *, stopped: bool
     ) -> None:
         """One row for the whole call; each letter has its own besides."""
-        detail = {
+        detail: dict[str, object] = {
             "filter": text,
             "replayed": result.replayed,
             "skipped": result.skipped,
@@ -252,7 +284,12 @@ class Replaying(Outcomes):
             "refused": {kind.gate: kind.count for kind in result.refused},
             "request": actor.request_id,
         }
-        act = self._act(actor, wanted.reason)._replace(request_id=None)
+        if stopped:
+            detail["stopped"] = True
+        if wanted.edit is not None:
+            detail["edit"] = detail_of(wanted.edit)
+        act = self._reasoned(actor, wanted.reason, "replay", dry_run=False)
+        act = act._replace(request_id=None)
         async with self._writing() as at:
             await tell(*at, act, [Entry(None, "replayed", detail)])
 

@@ -1,4 +1,4 @@
-"""A request that is repeated gets its first answer, for a day.
+"""A request that is repeated gets its first answer, for a day; only a diff is not told twice.
 
 In: an actor with a request id, the digest of what was asked, and what to run. Out: the document.
 For doors whose callers repeat themselves when an answer got lost.
@@ -34,6 +34,15 @@ def digest_of(asked: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def _without_diffs(answer: Any) -> Any:
+    # the history outlives the letter, and a diff shows what was in it
+    if isinstance(answer, Mapping):
+        return {k: [] if k == "diff" else _without_diffs(value) for k, value in answer.items()}
+    if isinstance(answer, list | tuple):
+        return [_without_diffs(item) for item in answer]
+    return answer
+
+
 class Requests(DeskContext):
     """Once for each request id."""
 
@@ -57,7 +66,8 @@ class Requests(DeskContext):
         except BaseException:
             await self._write(requests.forget, actor.name, request_id)
             raise
-        await self._write(requests.finish, actor.name, request_id, digest, answer)
+        kept = _without_diffs(answer)
+        await self._write(requests.finish, actor.name, request_id, digest, kept)
         return answer
 
     async def _first_answer(
@@ -68,7 +78,7 @@ class Requests(DeskContext):
         if not has_history:
             raise NotRecorded(
                 "there is no history table: a repeated request cannot be told from a new one",
-                "leave the idempotency key out, or create the tables of make_operations_tables",
+                f"leave the idempotency key out, or make the table: {self.print_command}",
             )
         try:
             first: Mapping[str, Any] | None = await self._write(

@@ -6,8 +6,9 @@ a transaction of its own; what was counted is what is acted on, whoever else act
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from outlast.model.errors import RowLocked, RowRefused, StoreFailure, TryLater
 from outlast.model.letter_view import LetterView
@@ -37,13 +38,16 @@ class Interrupted(DeskError):  # noqa: N818
 
 @dataclass(frozen=True, slots=True)
 class Batch(Generic[Result]):
-    """What one kind of action does. `failed` and `skipped` make the result of a letter."""
+    """What one kind of action does. `failed` and `skipped` make the result of a letter; `prepare`
+    is what takes time and runs before the transaction.
+    """
 
     select: Callable[[At], Awaitable[Selection]]
     act: Callable[[At, Sequence[LetterView]], Awaitable[list[Result]]]
     failed: Callable[[int, str], Result]
     skipped: Callable[[int, str], Result]
     dry_run: bool = False
+    prepare: Callable[[Sequence[int]], Awaitable[None]] | None = None
 
 
 class Chunk(Generic[Result]):
@@ -114,6 +118,8 @@ class Running(DeskContext):
     async def _once(
         self, run: cursors.Run, batch: Batch[Result], ids: Sequence[int]
     ) -> list[Result]:
+        if batch.prepare is not None:
+            await batch.prepare(ids)
         if batch.dry_run:
             async with self._reading() as at:
                 return await batch.act(at, await reading.letters(*at, ids))
@@ -141,6 +147,8 @@ class Running(DeskContext):
     async def _on_one(
         self, letter_id: int, batch: Batch[Result], not_found: Callable[[int], Result]
     ) -> list[Result]:
+        if batch.prepare is not None:
+            await batch.prepare([letter_id])
         if batch.dry_run:
             async with self._reading() as at:
                 found = await reading.letters(*at, [letter_id])
@@ -158,6 +166,30 @@ def continued(cursor: str, query: Query | None) -> cursors.Run:
             "the cursor belongs to another filter", "pass the cursor without a filter, or neither"
         )
     return run
+
+
+class Counting(Protocol):
+    """What sums up a run."""
+
+    @property
+    def handled(self) -> int:
+        """Letters that got a result."""
+
+
+@asynccontextmanager
+async def told_if_broken_off(
+    tally: Counting, result: Callable[[], object], record: Callable[[], Awaitable[None]]
+) -> AsyncIterator[None]:
+    """A run that stops in the middle, for whatever reason, still records what it has done."""
+    try:
+        yield
+    except BaseException as end:
+        if tally.handled:
+            with suppress(StoreFailure):  # each letter has its own line besides
+                await record()
+        if isinstance(end, StoreFailure):
+            raise interrupted(end, result(), tally.handled) from end
+        raise
 
 
 def interrupted(failure: StoreFailure, done: object, count: int) -> Exception:

@@ -11,8 +11,11 @@ from typing import Any
 
 from outlast.model.letter_view import LetterView
 from outlast.model.query import Condition, Query, Word
+from outlast.model.replay import WorkerSeen
 from outlast.ops.redaction import ShownPayload
+from outlast.policy.edit_rules import etag_of
 from outlast.policy.filter_text import render
+from outlast.policy.gates import LIVE_SECONDS
 from outlast.stores.desk.conditions import NOT_RECORDED
 from outlast.stores.desk.numbers import Group, Stats
 from outlast.stores.desk.reading import Causes, HistoryEntry
@@ -60,7 +63,7 @@ def _seconds(span: timedelta | None) -> float | None:
 class LetterPage:
     """`total` is exact unless `at_least`; `cursor` goes on after the last letter, if there is more.
 
-    `looked_at` of `looked_of`: what was read to find header and body words, if not all.
+    `looked_at` of `looked_of`: what was looked at, if not all; None: more than is counted.
     """
 
     letters: tuple[LetterView, ...]
@@ -85,7 +88,7 @@ class LetterPage:
             shown["cursor"] = self.cursor
         if self.causes is not None:
             shown["causes"] = self.causes._asdict()
-        if self.looked_of is not None:
+        if self.looked_at is not None:
             shown["looked_at"], shown["looked_of"] = self.looked_at, self.looked_of
         if self.notes:
             shown["notes"] = list(self.notes)
@@ -132,6 +135,11 @@ class LetterDetail:
     notes: tuple[str, ...] = ()
 
     @property
+    def etag(self) -> str:
+        """What an edit names as the letter it saw; it changes with revision, state and failure."""
+        return etag_of(self.letter)
+
+    @property
     def masked(self) -> bool:
         """Whether anything of payload or headers is hidden."""
         return self.payload.masked or self.headers_masked
@@ -141,7 +149,7 @@ class LetterDetail:
         """What an operator would do now."""
         number = self.letter.id
         steps = {
-            None: "docs/guides/schema.md has the statements that add the columns a replay needs",
+            None: "to add the columns a replay needs: outlast db print",
             "open": f"to replay: outlast dlq replay {number}",
             "needs_review": f"to replay: outlast dlq replay {number}",
             "escalated": f"to open it again: outlast dlq mark {number} --open",
@@ -165,6 +173,7 @@ class LetterDetail:
             "bouncing_for_seconds": _seconds(letter.bouncing_for),
             "time_to_terminal_failure_seconds": _seconds(letter.time_to_terminal_failure),
             "outcome_unknown": self.outcome_unknown,
+            "etag": self.etag,
             "history": None if self.history is None else [history_json(e) for e in self.history],
             "revisions": None if self.revisions is None else [r.as_json() for r in self.revisions],
             "next_step": self.next_step,
@@ -176,6 +185,26 @@ def history_json(entry: HistoryEntry) -> dict[str, Any]:
     """One act of a document."""
     names = ("id", "dlq_id", "actor", "kind", "reason", "request_id", "detail")
     return {name: getattr(entry, name) for name in names} | {"at": iso(entry.at)}
+
+
+_REPORTED = (*("lease", "max_workers", "retry_horizon", "p50", "p99"),)
+
+
+def worker_json(worker: WorkerSeen) -> dict[str, Any]:
+    """One worker of a document. Spans are seconds; null is "not told"."""
+    silent = _seconds(worker.silent_for)
+    told = {name: worker.report.get(name) for name in _REPORTED}
+    return {
+        "instance": worker.instance,
+        "version": worker.version,
+        "queues": sorted(worker.queues),
+        "started_at": iso(worker.started_at),
+        "seen_at": iso(worker.seen_at),
+        "silent_for_seconds": silent,
+        "live": not worker.stopped and silent is not None and silent <= LIVE_SECONDS,
+        "stopped": worker.stopped,
+        **{n: v if isinstance(v, int | float) else None for n, v in told.items()},
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,9 @@ from datetime import datetime
 from typing import get_args
 
 from outlast.model.query import (
+    ROW_NAMES,
+    ROW_STATES,
+    STATES,
     Condition,
     FilterError,
     Name,
@@ -48,18 +51,24 @@ _WITH_PATH: dict[str, str] = {"header": "header.tenant:", "body": "body.order.id
 _MAY_BE_EMPTY = frozenset({"header", "body"})
 _SUGGESTED = tuple(f"{name}." if name in _WITH_PATH else f"{name}:" for name in _NAMES)
 _JOINTS = {"AND": "words are ANDed as they stand", "OR": "the same word again is OR"}
+_OF_LETTERS = "is asked of dead letters; live messages have " + ", ".join(
+    f"{name}." if name in _WITH_PATH else f"{name}:" for name in sorted(ROW_NAMES)
+)
 _LOWER, _UPPER = (">", ">="), ("<", "<=")
 
 
-def parse(text: str, *, now: datetime) -> Query:
-    """The query a text asks. Spans such as `2h` are counted back from `now`."""
+def parse(text: str, *, now: datetime, rows: bool = False) -> Query:
+    """The query a text asks. Spans such as `2h` are counted back from `now`.
+
+    `rows`: it is asked of live messages, which have fewer words and other states.
+    """
     pieces = scan(text)
     if len(pieces) > WORDS_MAX:
         raise FilterError(
             f"the filter has {len(pieces)} words; {WORDS_MAX} are read",
             position=pieces[WORDS_MAX].position,
         )
-    return _gathered(_term(piece, now) for piece in pieces)
+    return _gathered((_term(piece, now, rows=rows) for piece in pieces), rows=rows)
 
 
 def render(query: Query) -> str:
@@ -78,6 +87,7 @@ def with_options(
     state: Iterable[str] = (),
     since: str | None = None,
     until: str | None = None,
+    rows: bool = False,
 ) -> Query:
     """The query with the words that the options of the same names stand for."""
     given: tuple[tuple[Name, Iterable[str]], ...] = (
@@ -93,10 +103,13 @@ def with_options(
         for text in texts:
             if not text:
                 raise FilterError(f"--{name} needs a value")
+            if rows and name not in ROW_NAMES:
+                raise FilterError(f"--{name} {_OF_LETTERS}", piece=name)
             # an option's value comes as it is: the shell has taken the quotes
-            condition = read_value(name, text, now=now, position=None, literal=True)
+            states = ROW_STATES if rows else STATES
+            condition = read_value(name, text, now=now, position=None, literal=True, states=states)
             added.append((name, (), False, condition))
-    found = _gathered(itertools.chain(query.terms(), added))
+    found = _gathered(itertools.chain(query.terms(), added), rows=rows)
     count = len(found.terms())
     if count > WORDS_MAX:
         raise FilterError(f"filter and options have {count} words; {WORDS_MAX} are read")
@@ -112,19 +125,23 @@ def pointer(text: str, error: FilterError) -> str:
     return f"{before}{shown(text[error.position : error.position + 40])}\n{' ' * len(before)}^"
 
 
-def _gathered(terms: Iterable[Term]) -> Query:
+def _gathered(terms: Iterable[Term], *, rows: bool) -> Query:
     query = Query.gather(terms)
     for word in query.words:
         _refuse_everything(word)
-    if not query.states:
+    if not (query.row_states if rows else query.states):
         raise FilterError("no state is left: the filter excludes every state it asks for")
     return query
 
 
-def _term(piece: Piece, now: datetime) -> Term:
+def _term(piece: Piece, now: datetime, *, rows: bool) -> Term:
     name = _NAMES.get(piece.steps[0].lower())
     if name is None or piece.value is None:
         raise _unknown(piece, name)
+    if rows and name not in ROW_NAMES:
+        raise FilterError(
+            f'"{name}:" {_OF_LETTERS}', position=piece.position, piece=shown(name), nearest=None
+        )
     path = _path(piece, name)
     if not piece.value and not (piece.was_quoted and name in _MAY_BE_EMPTY):
         raise FilterError(
@@ -136,6 +153,7 @@ def _term(piece: Piece, now: datetime) -> Term:
         now=now,
         position=piece.value_position,
         literal=piece.is_literal,
+        states=ROW_STATES if rows else STATES,
     )
     return name, path, piece.negated, condition
 

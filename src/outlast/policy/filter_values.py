@@ -58,7 +58,13 @@ class _Value:
 
 
 def read_value(
-    name: Name, text: str, *, now: datetime, position: int | None, literal: bool = False
+    name: Name,
+    text: str,
+    *,
+    now: datetime,
+    position: int | None,
+    literal: bool = False,
+    states: tuple[str, ...] = STATES,
 ) -> Condition:
     """What the value of a word means. `literal`: it was quoted, so it begins with no operator."""
     value = _Value(name, text, position)
@@ -66,6 +72,10 @@ def read_value(
         raise value.refused(f"the value has {len(text)} characters; {VALUE_CHARS_MAX} are read")
     check_storable(text, position)
     match name:
+        case "state":
+            if not literal:
+                _refuse_operator(value)
+            return Condition("=", _state(value, states))
         case "since" | "until":
             return Condition(">=" if name == "since" else "<", _instant(value, now))
         case "replays":
@@ -82,8 +92,6 @@ def _plain(value: _Value) -> str | int:
     match value.name:
         case "id":
             return _number(value, ID_MAX)
-        case "state":
-            return _state(value)
         case "category":
             return value.text.upper()
     return value.text
@@ -119,8 +127,8 @@ def _number(value: _Value, most: int) -> int:
     return int(value.text)
 
 
-def _state(value: _Value) -> str:
-    choices = (*STATES, ANY_STATE)
+def _state(value: _Value, states: tuple[str, ...]) -> str:
+    choices = (*states, ANY_STATE)
     state = value.text.lower().replace("-", "_")
     if state not in choices:
         near = difflib.get_close_matches(state[:64], choices, 1)

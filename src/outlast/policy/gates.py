@@ -88,8 +88,10 @@ def _unchanged(letter: LetterView, facts: ReplayFacts) -> tuple[Refusal | None, 
     """Refused only when it is known that the same code would get the same bytes."""
     if letter.failure_category is None:
         return None, ("the failure category is not recorded",)
-    if letter.failure_category not in _UNCHANGED_CATEGORIES or _is_corrected(letter, facts):
-        return None, ()
+    is_corrected = _is_corrected(letter, facts)
+    if is_corrected or letter.failure_category not in _UNCHANGED_CATEGORIES:
+        still_refused = is_corrected and facts.body == "refused"
+        return None, ("the model of its handler refuses the edited body",) if still_refused else ()
     live = live_workers(facts)
     unknown = _unknown_version(letter, facts, live)
     if unknown is not None:
@@ -121,7 +123,8 @@ def _nothing_changed(letter: LetterView, facts: ReplayFacts, worker: WorkerSeen)
         "unchanged",
         f"nothing has changed since dead letter {letter.id} failed ({letter.failure_category}): "
         f"{worker.instance} still runs version {letter.consumer_version}, {body}",
-        f"deploy the fix and restart the worker, or {_FORCE}",
+        f"deploy the fix and restart the worker, or mend the message with outlast dlq edit "
+        f"{letter.id} or outlast dlq replay {letter.id} --patch, or {_FORCE}",
     )
 
 

@@ -112,7 +112,7 @@ def transition(verb: Verb, letter: LetterView) -> Transition | Denial:
         return Denial(
             None,
             f"dead letter {letter.id} cannot {_DONE[verb]}: its table records no state",
-            "docs/guides/schema.md has the statements that add the columns",
+            "outlast db print prints the SQL that adds the columns",
         )
     if letter.state not in rule.accepts:
         return _denied(verb, letter)

@@ -1,9 +1,9 @@
 """The store the engine drives: the hot statements of one outbox table, on three lines.
 
 A *line* is a connection for one kind of work: `claims` (listen, claim, look), `settles`
-(extensions, acks, retries, releases) and `letters` (dead letters). The engine calls each line from
-one task, so a store needs no locks. Every method raises only `StoreFailure` and its subclasses,
-and never retries by itself: what to do about a failure is the engine's decision.
+(extensions, acks, retries, releases), `letters` (dead letters, the worker's row). The engine calls
+each line from one task, so a store needs no locks. Every method raises only `StoreFailure` and its
+subclasses, and never retries by itself: what to do about a failure is the engine's decision.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +14,7 @@ from outlast.model.dead_letter import Letter
 from outlast.model.delivery import Answer, Claim, Pair, RetryEntry
 from outlast.model.look import Expired, Sight, WalkStep, Want
 from outlast.model.replay_pass import Delivered, Failed, Retried
+from outlast.model.worker import WorkerReport
 
 Line = Literal["claims", "settles", "letters"]
 Wake = Callable[[str | None], None]
@@ -31,6 +32,10 @@ class Store(Protocol):
     @property
     def has_replays(self) -> bool:
         """Whether the dead-letter table has the columns that a replay needs."""
+
+    @property
+    def worker_table(self) -> str | None:
+        """The name of the table of workers; None: there is none."""
 
     async def open(self, wake: Wake) -> None:
         """Connect every line, check the tables. Raises what an operator can act on."""
@@ -72,6 +77,11 @@ class Store(Protocol):
     async def release(self, pairs: Sequence[Pair], timeout: float, *, skip: bool = False) -> Answer:
         """Give lease and delivery count back; when it is due stays as it was."""
 
+    async def postpone(
+        self, pairs: Sequence[Pair], seconds: float, timeout: float, *, skip: bool = False
+    ) -> Answer:
+        """Give lease and delivery count back; due at the database's now plus so many seconds."""
+
     async def bury(
         self, letters: Sequence[Letter], timeout: float, *, skip: bool = False
     ) -> Answer:
@@ -91,3 +101,12 @@ class Store(Protocol):
         self, passes: Sequence[Failed], timeout: float, *, skip: bool = False
     ) -> Answer:
         """Delete the rows of replays that failed for good and open their letters again."""
+
+    async def recheck_letters(self, timeout: float) -> None:
+        """Look again what the dead-letter table has: a migration may have brought columns."""
+
+    async def report(self, worker: WorkerReport, timeout: float) -> None:
+        """Write the row of this worker; only where there is a table of workers."""
+
+    async def forget_workers(self, timeout: float) -> int:
+        """Delete some rows of workers that are seen no more, and say how many."""

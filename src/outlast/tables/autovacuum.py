@@ -7,7 +7,7 @@ does not. Nothing is executed here; the text goes into a migration.
 from sqlalchemy import Dialect
 from sqlalchemy.dialects import postgresql
 
-_dialect: Dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
+_dialect: Dialect = postgresql.dialect(paramstyle="named")  # type: ignore[no-untyped-call]
 
 SETTINGS_OFF = ("autovacuum_vacuum_scale_factor", "autovacuum_vacuum_insert_scale_factor")
 SETTINGS_ROWS = ("autovacuum_vacuum_threshold", "autovacuum_vacuum_insert_threshold")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sqlalchemy import delete, literal, null, select, update
+from sqlalchemy import delete, literal, null, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outlast.model.letter_view import LetterView
@@ -115,16 +115,6 @@ async def erase(connection: AsyncConnection, tables: DeskTables, ids: Sequence[i
         revision = tables.revision
         await connection.execute(delete(revision).where(revision.c.dlq_id.in_(ids)))
     await connection.execute(delete(tables.dlq).where(tables.dlq.c.id.in_(ids)))
-
-
-async def expired_ids(
-    connection: AsyncConnection, tables: DeskTables, most: int
-) -> tuple[int, ...]:
-    """Resolved and discarded letters whose time is over."""
-    dlq = tables.dlq
-    due = dlq.c.purge_after.is_not(None) & (dlq.c.purge_after <= clock())
-    statement = select(dlq.c.id).where(due).order_by(dlq.c.purge_after).limit(most)
-    return tuple((await connection.execute(statement)).scalars())
 
 
 def _denied(letter: LetterView, denial: Denial) -> LetterChange:

@@ -9,7 +9,18 @@ from collections.abc import Iterable, Mapping
 from operator import ge, gt, le, lt
 from typing import Any
 
-from sqlalchemy import ColumnElement, Table, Text, and_, cast, false, func, literal, or_, true
+from sqlalchemy import (
+    ColumnElement,
+    FromClause,
+    Text,
+    and_,
+    cast,
+    false,
+    func,
+    literal,
+    or_,
+    true,
+)
 from sqlalchemy import literal_column as constant
 
 from outlast.model import headers as envelope
@@ -35,7 +46,7 @@ _ERROR_COLUMNS = ("error_type", "error_message", "last_exception")
 Where = ColumnElement[bool]
 
 
-def latest_failure(dlq: Table, *, always_recorded: bool) -> ColumnElement[Any]:
+def latest_failure(dlq: FromClause, *, always_recorded: bool) -> ColumnElement[Any]:
     """What lists, ages and times go by. The plain column has an index."""
     if "last_failure_at" not in dlq.c:
         return dlq.c.failed_at
@@ -44,7 +55,7 @@ def latest_failure(dlq: Table, *, always_recorded: bool) -> ColumnElement[Any]:
     return func.coalesce(dlq.c.last_failure_at, dlq.c.failed_at)
 
 
-def in_states(dlq: Table, states: Iterable[str]) -> list[Where]:
+def in_states(dlq: FromClause, states: Iterable[str]) -> list[Where]:
     """The letters in these states; a table without states holds open letters only."""
     wanted = set(states)
     if "state" not in dlq.c:
@@ -58,25 +69,43 @@ def in_states(dlq: Table, states: Iterable[str]) -> list[Where]:
     return found
 
 
-def _one_of(dlq: Table, states: Iterable[str]) -> Where:
+def _one_of(dlq: FromClause, states: Iterable[str]) -> Where:
     return dlq.c.state.in_([constant(f"'{state}'") for state in states])
 
 
 def conditions(
-    query: Query,
-    dlq: Table,
+    words: Iterable[Word],
+    dlq: FromClause,
     latest: ColumnElement[Any],
     versions: Mapping[Word, tuple[str, ...]],
 ) -> list[Where]:
     """All words but states, and those that need the bytes of a letter."""
     return [
         _of_word(word, dlq, latest, versions)
-        for word in query.words
+        for word in words
         if word.name not in {"state", "header", "body"}
     ]
 
 
-def unrecorded(query: Query, dlq: Table) -> tuple[str, ...]:
+def columns_of(words: Iterable[Word], dlq: FromClause) -> list[ColumnElement[Any]]:
+    """The columns that these words are asked of."""
+    names: set[str] = set()
+    for word in words:
+        match word.name:
+            case "error":
+                names |= set(_ERROR_COLUMNS)
+            case "message":
+                names |= {"message_id", "headers", "original_id"}
+            case "version":
+                names.add("consumer_version")
+            case "replays":
+                names.add("replay_count")
+            case name if name in _COLUMNS:
+                names.add(_COLUMNS[name])
+    return [column for column in dlq.c if column.name in names]
+
+
+def unrecorded(query: Query, dlq: FromClause) -> tuple[str, ...]:
     """The words that this table has no column for."""
     columns: dict[Name, str] = {
         **_COLUMNS,
@@ -92,7 +121,7 @@ def unrecorded(query: Query, dlq: Table) -> tuple[str, ...]:
 
 def _of_word(
     word: Word,
-    dlq: Table,
+    dlq: FromClause,
     latest: ColumnElement[Any],
     versions: Mapping[Word, tuple[str, ...]],
 ) -> Where:
@@ -110,11 +139,10 @@ def _of_word(
         case _:
             found = _equals(dlq, word)
     # NULL is no answer: it would keep a letter from both a word and its negation
-    known = func.coalesce(found, false())
-    return ~known if word.negated else found
+    return ~func.coalesce(found, false()) if word.negated else found
 
 
-def _equals(dlq: Table, word: Word) -> Where:
+def _equals(dlq: FromClause, word: Word) -> Where:
     name = _COLUMNS[word.name]
     values = [condition.value for condition in word.alternatives]
     asks_missing = NOT_RECORDED in values or NOT_RECORDED.upper() in values
@@ -125,7 +153,7 @@ def _equals(dlq: Table, word: Word) -> Where:
     return or_(found, column.is_(None)) if asks_missing else found
 
 
-def _version(dlq: Table, word: Word, versions: Mapping[Word, tuple[str, ...]]) -> Where:
+def _version(dlq: FromClause, word: Word, versions: Mapping[Word, tuple[str, ...]]) -> Where:
     asks_missing = any(c.operator == "=" and c.value == NOT_RECORDED for c in word.alternatives)
     if "consumer_version" not in dlq.c:
         return true() if asks_missing else false()
@@ -134,7 +162,7 @@ def _version(dlq: Table, word: Word, versions: Mapping[Word, tuple[str, ...]]) -
     return or_(found, column.is_(None)) if asks_missing else found
 
 
-def _error(dlq: Table, wanted: str) -> Where:
+def _error(dlq: FromClause, wanted: str) -> Where:
     return or_(
         *(
             func.coalesce(dlq.c[name].icontains(wanted, autoescape=True), false())
@@ -144,7 +172,7 @@ def _error(dlq: Table, wanted: str) -> Where:
     )
 
 
-def _message(dlq: Table, wanted: str) -> Where:
+def _message(dlq: FromClause, wanted: str) -> Where:
     """The recorded id, else the header's, else that of the row the letter came from."""
     header = cast(dlq.c.headers[envelope.MESSAGE_ID].as_string(), Text)
     implied = [header == wanted]
@@ -155,7 +183,7 @@ def _message(dlq: Table, wanted: str) -> Where:
     return or_(dlq.c.message_id == wanted, and_(dlq.c.message_id.is_(None), or_(*implied)))
 
 
-def _replays(dlq: Table, condition: Condition) -> Where:
+def _replays(dlq: FromClause, condition: Condition) -> Where:
     if "replay_count" not in dlq.c:
         return false()
     if condition.operator == "=":

@@ -12,7 +12,6 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     String,
-    and_,
     case,
     cast,
     func,
@@ -20,21 +19,23 @@ from sqlalchemy import (
     null,
     or_,
     select,
-    true,
     union_all,
 )
 from sqlalchemy import literal_column as constant
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outlast.model.query import OPEN
-from outlast.stores.desk.conditions import Where, in_states
-from outlast.stores.desk.selection import Selection, scan
+from outlast.stores.desk.conditions import Where
+from outlast.stores.desk.selection import Selection
 from outlast.stores.desk.shape import DeskTables
+from outlast.stores.desk.windows import scan
 from outlast.tables.instant import SECONDS, Instant, clock, clock_plus
 
 TOP_CAUSES = 20
 NAMES_MAX = 20
 """Queues, subscribers and versions that one group tells."""
+
+_NAMED = {"queues": "queue", "subscribers": "subscriber", "versions": "consumer_version"}
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
@@ -81,6 +82,13 @@ class Stats:
     causes: tuple[tuple[str | None, int], ...]
 
 
+async def _hash_only(connection: AsyncConnection, tables: DeskTables) -> None:
+    """Few combinations exist of those that are possible; planners expect all, and would sort."""
+    if tables.is_postgres:
+        off = [func.set_config(name, "off", True) for name in ("enable_sort", "jit")]
+        await connection.execute(select(*off))
+
+
 async def narrowed(connection: AsyncConnection, chosen: Selection) -> tuple[Where, ...]:
     """The conditions of a selection; what needs the bytes becomes a list of ids."""
     if chosen.matches is None:
@@ -94,31 +102,43 @@ async def groups(
 ) -> tuple[tuple[Group, ...], bool]:
     """The largest groups, and whether there are more."""
     tables, where = chosen.tables, await narrowed(connection, chosen)
+    await _hash_only(connection, tables)
     dlq = tables.dlq
-    fingerprint = _or_null(tables, "fingerprint")
     first = func.coalesce(_or_null(tables, "first_failure_at", Instant()), dlq.c.failed_at)
-    number = func.count()
-    statement = (
+    names = {name: _or_null(tables, column) for name, column in _NAMED.items()}
+    fingerprint = _or_null(tables, "fingerprint").label("fingerprint")
+    # counted finely at first: distinct names of whole groups would sort every letter
+    fine = (
         select(
-            fingerprint.label("fingerprint"),
-            number.label("count"),
+            fingerprint,
+            *(column.label(name) for name, column in names.items()),
+            func.count().label("number"),
             func.min(first, type_=Instant()).label("first_seen"),
             func.max(chosen.latest, type_=Instant()).label("last_seen"),
             func.max(_or_null(tables, "failure_category")).label("category"),
             func.max(_or_null(tables, "error_type")).label("error_type"),
             func.max(dlq.c.id).label("example_id"),
-            *(
-                _distinct(tables, name).label(label)
-                for name, label in (
-                    ("queue", "queues"),
-                    ("subscriber", "subscribers"),
-                    ("consumer_version", "versions"),
-                )
-            ),
         )
         .where(*where)
-        .group_by(fingerprint)
-        .order_by(number.desc(), func.max(dlq.c.id).desc())
+        .group_by(fingerprint, *names.values())
+        .cte("fine")
+        # planned by itself: it would be sorted for the distinct names outside
+        .prefix_with("MATERIALIZED", dialect="postgresql")
+    )
+    number = func.sum(fine.c.number)
+    statement = (
+        select(
+            fine.c.fingerprint,
+            number.label("count"),
+            func.min(fine.c.first_seen, type_=Instant()).label("first_seen"),
+            func.max(fine.c.last_seen, type_=Instant()).label("last_seen"),
+            func.max(fine.c.category).label("category"),
+            func.max(fine.c.error_type).label("error_type"),
+            func.max(fine.c.example_id).label("example_id"),
+            *(_distinct(tables, fine.c[name]).label(name) for name in names),
+        )
+        .group_by(fine.c.fingerprint)
+        .order_by(number.desc(), func.max(fine.c.example_id).desc())
         .limit(limit + 1)
         .subquery("g")
     )
@@ -137,7 +157,7 @@ async def groups(
 def _group(row: Any) -> Group:
     return Group(
         row.fingerprint,
-        row.count,
+        int(row.count),
         row.first_seen,
         row.last_seen,
         row.category,
@@ -155,13 +175,10 @@ def _names(found: Any) -> tuple[str, ...]:
     return tuple(sorted(name for name in names or () if name is not None)[:NAMES_MAX])
 
 
-def _distinct(tables: DeskTables, name: str) -> ColumnElement[Any]:
-    if name not in tables.dlq.c:
-        return null()
-    column = tables.dlq.c[name].distinct()
+def _distinct(tables: DeskTables, column: ColumnElement[Any]) -> ColumnElement[Any]:
     if tables.is_postgres:
-        return func.array_agg(column)
-    return func.json_group_array(column, type_=String())
+        return func.array_agg(column.distinct())
+    return func.json_group_array(column.distinct(), type_=String())
 
 
 def _or_null(tables: DeskTables, name: str, kind: Any = None) -> ColumnElement[Any]:
@@ -173,45 +190,55 @@ def _or_null(tables: DeskTables, name: str, kind: Any = None) -> ColumnElement[A
 async def stats(connection: AsyncConnection, chosen: Selection, states: Sequence[str]) -> Stats:
     """`chosen` takes letters in any state; `states` says which of them are counted as depth."""
     tables, where = chosen.tables, await narrowed(connection, chosen)
+    await _hash_only(connection, tables)
     dlq = tables.dlq
-    is_listed = and_(true(), *in_states(dlq, states))
-    counted = func.coalesce(func.sum(case((is_listed, 1), else_=0)), 0)
-    oldest = func.min(case((is_listed, chosen.latest)), type_=Instant())
     state = dlq.c.state if "state" in dlq.c else cast(literal(OPEN), String())
-    category = _or_null(tables, "failure_category")
-    fingerprint = _or_null(tables, "fingerprint")
-    nothing = literal(0)
-    queues = (
+    keys = {
+        "queue": dlq.c.queue,
+        "category": _or_null(tables, "failure_category"),
+        "state": state,
+        "fingerprint": _or_null(tables, "fingerprint"),
+    }
+    # read once; everything that is told adds up from here
+    fine = (
         select(
-            constant("'queue'").label("kind"),
-            dlq.c.queue.label("name"),
-            category.label("category"),
-            counted.label("number"),
-            oldest.label("oldest"),
+            *(column.label(name) for name, column in keys.items()),
+            func.count().label("number"),
+            func.min(chosen.latest, type_=Instant()).label("oldest"),
             _arrived(tables, HOUR).label("hour"),
             _arrived(tables, DAY).label("day"),
-            clock().label("now"),
         )
         .where(*where)
-        .group_by(dlq.c.queue, category)
+        .group_by(*keys.values())
+        .cte("fine")
     )
-    rest = [cast(null(), Instant()), nothing, nothing, clock()]
-    no_category = cast(null(), String())
-    by_state: Any = (
-        select(constant("'state'"), state, no_category, func.count(), *rest)
-        .where(*where)
-        .group_by(state)
-    )
+    is_listed = fine.c.state.in_(list(states))
+    depth = func.coalesce(func.sum(case((is_listed, fine.c.number), else_=0)), 0)
+    nothing, no_name, no_time = literal(0), cast(null(), String()), cast(null(), Instant())
+    rest = [no_time, nothing, nothing, clock()]
+    queues = select(
+        constant("'queue'").label("kind"),
+        fine.c.queue,
+        fine.c.category,
+        depth.label("number"),
+        func.min(case((is_listed, fine.c.oldest)), type_=Instant()).label("oldest"),
+        func.sum(fine.c.hour).label("hour"),
+        func.sum(fine.c.day).label("day"),
+        clock().label("now"),
+    ).group_by(fine.c.queue, fine.c.category)
+    by_state: Any = select(
+        constant("'state'"), fine.c.state, no_name, func.sum(fine.c.number), *rest
+    ).group_by(fine.c.state)
     top = (
-        select(fingerprint.label("fingerprint"), func.count().label("number"))
-        .where(*where, is_listed)
-        .group_by(fingerprint)
-        .order_by(func.count().desc(), fingerprint)
+        select(fine.c.fingerprint, func.sum(fine.c.number).label("number"))
+        .where(is_listed)
+        .group_by(fine.c.fingerprint)
+        .order_by(func.sum(fine.c.number).desc(), fine.c.fingerprint)
         .limit(TOP_CAUSES)
         .subquery("top")
     )
-    causes: Any = select(constant("'cause'"), top.c.fingerprint, no_category, top.c.number, *rest)
-    at: Any = select(constant("'now'"), cast(null(), String()), no_category, nothing, *rest)
+    causes: Any = select(constant("'cause'"), top.c.fingerprint, no_name, top.c.number, *rest)
+    at: Any = select(constant("'now'"), no_name, no_name, nothing, *rest)
     rows = (await connection.execute(union_all(at, queues, by_state, causes))).all()
     return _stats(rows)
 

@@ -79,18 +79,6 @@ class Recall:
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
-async def rows(
-    connection: AsyncConnection, outbox: Table, queue: str | None, limit: int, after: int
-) -> list[OutboxRow]:
-    """Live rows by id, without their bytes."""
-    columns = [column for column in outbox.columns if column.name != "payload"]
-    statement = select(*columns).where(outbox.c.id > after).order_by(outbox.c.id).limit(limit)
-    if queue is not None:
-        statement = statement.where(outbox.c.queue == queue)
-    found = (await connection.execute(statement)).mappings()
-    return [_row(dict(row), whole=False) for row in found]
-
-
 async def queues_of(
     connection: AsyncConnection, tables: DeskTables, sent: Mapping[int, str]
 ) -> set[str]:
@@ -110,10 +98,11 @@ async def row(connection: AsyncConnection, outbox: Table, row_id: int) -> Outbox
     """One live row with its bytes."""
     statement = select(outbox).where(outbox.c.id == row_id)
     found = (await connection.execute(statement)).mappings().first()
-    return None if found is None else _row(dict(found), whole=True)
+    return None if found is None else row_of(dict(found), whole=True)
 
 
-def _row(found: Mapping[str, Any], *, whole: bool) -> OutboxRow:
+def row_of(found: Mapping[str, Any], *, whole: bool) -> OutboxRow:
+    """The value of a row; `whole` with its bytes."""
     headers = found["headers"]
     letter_id = letter_of(headers) if isinstance(headers, Mapping) else None
     state: RowState = "pending"
@@ -160,7 +149,9 @@ async def recall(
     await connection.execute(delete(outbox).where(outbox.c.id == row_id))
     detail = {"row": row_id, "queue": found["queue"]}
     if letter_id is None:
-        await tell(connection, tables, act, [Entry(None, "recalled", detail)])
+        # a row of the request itself has its id already: there is one without a letter
+        alone = act._replace(request_id=None)
+        await tell(connection, tables, alone, [Entry(None, "recalled", detail)])
         return Recall(row_id, "cancelled", found["queue"])
     if not await _return_letter(connection, tables, letter_id, dict(found)):
         letter_id = await _insert_letter(connection, tables, dict(found))

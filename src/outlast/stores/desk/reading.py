@@ -8,14 +8,23 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, func, select
+from sqlalchemy import Column, Subquery, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outlast.model.letter_view import LetterView
 from outlast.model.query import REPLAYING
 from outlast.stores.desk.conditions import in_states
-from outlast.stores.desk.selection import Boundary, Place, Scanned, Selection, scan
+from outlast.stores.desk.selection import Boundary, Place, Selection
 from outlast.stores.desk.shape import DeskTables
+from outlast.stores.desk.windows import (
+    LOOK_MAX,
+    SCAN_MAX,
+    edge,
+    found_in,
+    looked_of,
+    scan,
+    window,
+)
 from outlast.tables.instant import clock
 
 TOTAL_MAX = 10_000
@@ -37,7 +46,7 @@ class Causes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """`looked_at` and `looked_of`: what a list that reads bodies covered, if not all."""
+    """`looked_at` of `looked_of`: what was looked at, if not all; None: more than is counted."""
 
     letters: tuple[LetterView, ...]
     total: int
@@ -84,44 +93,55 @@ async def page(
     after: Place | None = None,
     offset: int = 0,
 ) -> Page:
-    """The newest letters that match."""
+    """The newest letters that match, of those it looks at."""
     if chosen.matches is not None:
         return await _scanned_page(connection, chosen, limit, after, offset)
-    statement = chosen.newest_first(select(chosen.latest.label("at"), *light(chosen.tables)))
-    statement = statement.where(*chosen.where)
-    if after is not None:
-        statement = statement.where(chosen.after(after))
-    rows = (await connection.execute(statement.limit(limit + 1).offset(offset))).mappings().all()
-    shown = rows[:limit]
-    total = await total_of(connection, chosen)
+    looked = window(chosen, after, LOOK_MAX, light(chosen.tables))
+    found = await found_in(connection, looked, chosen)
+    statement = found.limit(limit + 1).offset(offset)
+    rows = (await connection.execute(statement)).mappings().all()
+    shown = [dict(row) for row in rows[:limit]]
+    last = Place(shown[-1]["at"], shown[-1]["id"]) if shown else None
+    total, is_bounded = await total_of(connection, chosen)
+    more = len(rows) > limit
+    if not more and is_bounded:
+        # the next page looks further down
+        end = await edge(connection, chosen, after, LOOK_MAX)
+        more, last = end is not None, end or last
     return Page(
-        tuple(LetterView.of(dict(row)) for row in shown),
+        tuple(LetterView.of(row) for row in shown),
         min(total, TOTAL_MAX),
-        at_least=total > TOTAL_MAX,
-        more=len(rows) > limit,
-        last=Place(shown[-1]["at"], shown[-1]["id"]) if shown else None,
+        at_least=is_bounded or total > TOTAL_MAX,
+        more=more,
+        last=last,
+        looked_at=LOOK_MAX if is_bounded else None,
+        looked_of=await looked_of(connection, chosen) if is_bounded else None,
     )
 
 
 async def _scanned_page(
     connection: AsyncConnection, chosen: Selection, limit: int, after: Place | None, offset: int
 ) -> Page:
-    scanned = await scan(connection, chosen)
-    behind = [place for place in scanned.places if after is None or place < after][offset:]
+    newest = await scan(connection, chosen)
+    is_bounded = newest.edge is not None
+    here = newest if after is None else await scan(connection, chosen, after)
+    behind = here.places[offset:]
     shown = behind[:limit]
+    more, last = len(behind) > limit, shown[-1] if shown else None
+    if not more and here.edge is not None:
+        more, last = True, here.edge
     by_id = {
         letter.id: letter
         for letter in await letters(connection, chosen.tables, [p.id for p in shown], heavy=False)
     }
-    looked_of = await _count(connection, chosen) if scanned.is_bounded else None
     return Page(
         tuple(by_id[place.id] for place in shown if place.id in by_id),
-        len(scanned.places),
-        at_least=scanned.is_bounded,
-        more=len(behind) > limit,
-        last=shown[-1] if shown else None,
-        looked_at=scanned.looked_at if scanned.is_bounded else None,
-        looked_of=looked_of,
+        len(newest.places),
+        at_least=is_bounded,
+        more=more,
+        last=last,
+        looked_at=SCAN_MAX if is_bounded else None,
+        looked_of=await looked_of(connection, chosen) if is_bounded else None,
     )
 
 
@@ -130,22 +150,26 @@ def light(tables: DeskTables) -> list[Column[Any]]:
     return [column for column in tables.dlq.columns if column.name not in _HEAVY]
 
 
-async def total_of(connection: AsyncConnection, chosen: Selection) -> int:
-    """How many match, counted up to one more than is told exactly."""
-    some = select(chosen.tables.dlq.c.id).where(*chosen.where).limit(TOTAL_MAX + 1).subquery()
+async def total_of(connection: AsyncConnection, chosen: Selection) -> tuple[int, bool]:
+    """How many match, up to one more than is told exactly; whether there was more to look at."""
+    if not (chosen.far or chosen.far_states):
+        some = select(chosen.tables.dlq.c.id).where(*chosen.where).limit(TOTAL_MAX + 1)
+        return await _number(connection, some.subquery()), False
+    looked = window(chosen, None, LOOK_MAX)
+    found = await found_in(connection, looked, chosen, looked.c.id)
+    total = await _number(connection, found.limit(TOTAL_MAX + 1).subquery())
+    return total, await edge(connection, chosen, None, LOOK_MAX) is not None
+
+
+async def _number(connection: AsyncConnection, some: Subquery) -> int:
     statement = select(func.count()).select_from(some)
     return int((await connection.execute(statement)).scalar_one())
 
 
-async def count(connection: AsyncConnection, chosen: Selection) -> tuple[int, Scanned | None]:
+async def count(connection: AsyncConnection, chosen: Selection) -> int:
     """How many match, exactly; a query that reads bodies counts among the newest only."""
-    if chosen.matches is None:
-        return await _count(connection, chosen), None
-    scanned = await scan(connection, chosen)
-    return len(scanned.places), scanned
-
-
-async def _count(connection: AsyncConnection, chosen: Selection) -> int:
+    if chosen.matches is not None:
+        return len((await scan(connection, chosen)).places)
     statement = select(func.count()).select_from(chosen.tables.dlq).where(*chosen.where)
     return int((await connection.execute(statement)).scalar_one())
 
@@ -155,7 +179,9 @@ async def causes(connection: AsyncConnection, chosen: Selection) -> Causes | Non
     fingerprint = chosen.tables.dlq.c.get("fingerprint")
     if fingerprint is None or chosen.matches is not None:
         return None
-    some = select(fingerprint).where(*chosen.where).limit(TOTAL_MAX + 1).subquery()
+    looked = window(chosen, None, LOOK_MAX, (fingerprint,))
+    found = await found_in(connection, looked, chosen, looked.c.fingerprint)
+    some = found.limit(TOTAL_MAX + 1).subquery()
     number = func.count()
     top = (
         select(number)
@@ -165,8 +191,8 @@ async def causes(connection: AsyncConnection, chosen: Selection) -> Causes | Non
         .order_by(number.desc())
         .limit(_TOP_CAUSES)
     )
-    found = [int(n) for n in (await connection.execute(top)).scalars()]
-    return Causes(len(found), sum(found)) if found else None
+    counts = [int(n) for n in (await connection.execute(top)).scalars()]
+    return Causes(len(counts), sum(counts)) if counts else None
 
 
 async def letters(

@@ -1,18 +1,18 @@
 """A query made ready for one table: its conditions, its order, and what must be read to decide.
 
-In: a connection, the tables, a query. Out: a `Selection`. Lists are bounded and say so; walks are
-not.
+In: a connection, the tables, a query. Out: a `Selection`. Walks are never
+bounded; lists are (`windows`).
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Row, Select, func, literal, select, tuple_
+from sqlalchemy import ColumnElement, FromClause, Row, Select, func, literal, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from outlast.model.query import LISTED_STATES, Query, Word
+from outlast.model.query import LISTED_STATES, REPLAYING, STATES, Query, Word
 from outlast.policy.versions import matching_versions
 from outlast.stores.desk.conditions import (
     Where,
@@ -25,10 +25,7 @@ from outlast.stores.desk.scanning import Matches, matcher
 from outlast.stores.desk.shape import DeskTables
 from outlast.tables.instant import Instant
 
-SCAN_MAX = 10_000
-"""How many letters a list reads to find header and body words."""
-
-_SCAN_STEP = 200
+_STEP = 200
 _VERSIONS_MAX = 5000
 
 
@@ -41,23 +38,45 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """`matches` is None when the columns tell all. `unrecorded`: words nothing can answer."""
+    """`matches` is None when the columns tell all. `unrecorded`: words nothing can answer.
+
+    For lists, `near` is what an index finds, `far` the words that letter by letter must be asked.
+    """
 
     tables: DeskTables
     where: tuple[Where, ...]
     latest: ColumnElement[Any]
     matches: Matches | None
     unrecorded: tuple[str, ...]
+    near: tuple[Where, ...]
+    far: tuple[Word, ...]
+    far_states: tuple[str, ...] | None
+    order: ColumnElement[Any] | None
+    """What comes before the id in the order of a list; None: hidden letters go by id alone."""
 
     def after(self, place: Place) -> Where:
         """The letters that come later in the list."""
-        order = tuple_(self.latest, self.tables.dlq.c.id)
-        found: Where = order < tuple_(literal(place.at, Instant()), literal(place.id))
+        key = self.tables.dlq.c.id
+        if self.order is None:
+            return key < place.id
+        found: Where = tuple_(self.order, key) < tuple_(
+            literal(place.at, Instant()), literal(place.id)
+        )
         return found
 
     def newest_first(self, statement: Select[Any]) -> Select[Any]:
         """The statement in the order of a list."""
-        return statement.order_by(self.latest.desc(), self.tables.dlq.c.id.desc())
+        key = self.tables.dlq.c.id.desc()
+        if self.order is None:
+            return statement.order_by(key)
+        return statement.order_by(self.order.desc(), key)
+
+    def far_where(
+        self, letters: FromClause, versions: Mapping[Word, tuple[str, ...]]
+    ) -> list[Where]:
+        """The words that no index serves, over letters that were found."""
+        states = [] if self.far_states is None else in_states(letters, self.far_states)
+        return [*states, *conditions(self.far, letters, letters.c.latest, versions)]
 
 
 async def selection(
@@ -65,22 +84,57 @@ async def selection(
     tables: DeskTables,
     query: Query,
     states: tuple[str, ...] | None = None,
+    *,
+    is_list: bool = False,
 ) -> Selection:
-    """`states` takes the place of those the query asks for."""
+    """`states` takes the place of those the query asks for. Lists ask for versions as they look."""
     dlq = tables.dlq
     asked = query.states if states is None else states
     wanted = in_states(dlq, asked)
     # no index helps with hidden letters, so there is nothing to find out for them
     recorded = set(asked) <= set(LISTED_STATES) and await _always_recorded(connection, tables)
     latest = latest_failure(dlq, always_recorded=recorded)
-    versions = await _versions(connection, tables, query)
+    versions = {} if is_list else await _versions(connection, tables, query)
+    order, near_states, far_states = _order(tables, asked, latest)
+    near, far = _near_and_far(query, is_listed=near_states == asked and order is latest)
     return Selection(
         tables,
-        (*wanted, *conditions(query, dlq, latest, versions)),
+        (*wanted, *conditions(query.words, dlq, latest, versions)),
         latest,
         matcher(query),
         unrecorded(query, dlq),
+        (*in_states(dlq, near_states), *conditions(near, dlq, latest, versions)),
+        far,
+        far_states,
+        order,
     )
+
+
+def _order(
+    tables: DeskTables, states: tuple[str, ...], latest: ColumnElement[Any]
+) -> tuple[ColumnElement[Any] | None, tuple[str, ...], tuple[str, ...] | None]:
+    """What a list goes by, the states that its index finds, and those it does not."""
+    if not tables.records_states or set(states) <= set(LISTED_STATES):
+        return latest, states, None
+    if set(states) == {REPLAYING}:
+        return tables.dlq.c.state_changed_at, states, None
+    return None, STATES, states
+
+
+def _near_and_far(query: Query, *, is_listed: bool) -> tuple[tuple[Word, ...], tuple[Word, ...]]:
+    """One index at a time: the word that narrows most, and times where the list goes by them."""
+    leaders = ("id", "message", "group", "queue") if is_listed else ("id", "message")
+    simple = {word.name: word for word in query.words if _is_simple(word)}
+    leader = next((simple[name] for name in leaders if name in simple), None)
+    times = {word for word in simple.values() if is_listed and word.name in {"since", "until"}}
+    near = tuple(word for word in query.words if word is leader or word in times)
+    others = ("state", "header", "body")
+    far = tuple(word for word in query.words if word not in near and word.name not in others)
+    return near, far
+
+
+def _is_simple(word: Word) -> bool:
+    return not word.negated and len(word.alternatives) == 1
 
 
 async def _always_recorded(connection: AsyncConnection, tables: DeskTables) -> bool:
@@ -97,46 +151,22 @@ async def _always_recorded(connection: AsyncConnection, tables: DeskTables) -> b
 async def _versions(
     connection: AsyncConnection, tables: DeskTables, query: Query
 ) -> dict[Word, tuple[str, ...]]:
-    words = [word for word in query.words if word.name == "version"]
     column = tables.dlq.c.get("consumer_version")
-    if not words or column is None:
+    return await versions_of(connection, query.words, column)
+
+
+async def versions_of(
+    connection: AsyncConnection, words: Iterable[Word], column: ColumnElement[Any] | None
+) -> dict[Word, tuple[str, ...]]:
+    """What a version word takes, of the distinct values of a column."""
+    asked = [word for word in words if word.name == "version"]
+    if not asked or column is None:
         return {}
-    if all(c.operator == "=" for word in words for c in word.alternatives):
-        return {word: tuple(str(c.value) for c in word.alternatives) for word in words}
+    if all(c.operator == "=" for word in asked for c in word.alternatives):
+        return {word: tuple(str(c.value) for c in word.alternatives) for word in asked}
     distinct = select(column).where(column.is_not(None)).distinct().limit(_VERSIONS_MAX)
     found = list((await connection.execute(distinct)).scalars())
-    return {word: matching_versions(word.alternatives, found) for word in words}
-
-
-class Scanned(NamedTuple):
-    """What a bounded look found, newest first."""
-
-    places: list[Place]
-    looked_at: int
-    is_bounded: bool
-
-
-async def scan(connection: AsyncConnection, chosen: Selection) -> Scanned:
-    """Test the newest letters one by one, for a list."""
-    assert chosen.matches is not None, "only queries that need the bytes come here"
-    dlq = chosen.tables.dlq
-    columns = select(chosen.latest.label("at"), dlq.c.id, dlq.c.headers, dlq.c.payload)
-    places: list[Place] = []
-    looked_at, last = 0, None
-    while looked_at < SCAN_MAX:
-        statement = columns.where(*chosen.where)
-        if last is not None:
-            statement = statement.where(chosen.after(last))
-        step = min(_SCAN_STEP, SCAN_MAX - looked_at)
-        rows = (await connection.execute(chosen.newest_first(statement).limit(step))).all()
-        for row in rows:
-            last = Place(row.at, row.id)
-            if chosen.matches(row.headers, row.payload):
-                places.append(last)
-        looked_at += len(rows)
-        if len(rows) < step:
-            return Scanned(places, looked_at, is_bounded=False)
-    return Scanned(places, looked_at, is_bounded=True)
+    return {word: matching_versions(word.alternatives, found) for word in asked}
 
 
 class Boundary(NamedTuple):
@@ -205,5 +235,5 @@ async def walk_all(
     """Every letter of an action, in chunks."""
     after: int | None = 0
     while after is not None:
-        found, after = await walk(connection, chosen, boundary, after, _SCAN_STEP)
+        found, after = await walk(connection, chosen, boundary, after, _STEP)
         yield found

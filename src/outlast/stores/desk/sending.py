@@ -5,18 +5,22 @@ transaction; bytes and headers of a letter never change. Nothing is committed he
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from sqlalchemy import BigInteger, Table, bindparam, null, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outlast.model import headers as envelope
+from outlast.model.edit import Draft, Drafts, NoDraft
 from outlast.model.letter_view import LetterView
 from outlast.model.query import ESCALATED, REPLAYING
-from outlast.model.replay import Admission, Denial, LetterReplay, Refusal, ReplayFacts
+from outlast.model.replay import Admission, Denial, LetterReplay, Refusal, ReplayFacts, WorkerSeen
+from outlast.policy.edit_rules import etag_of
 from outlast.stores.desk.history import Act, Entry, tell
 from outlast.stores.desk.reading import Revision, database_now, newest_revisions
+from outlast.stores.desk.revisions import revise
 from outlast.stores.desk.shape import DeskTables
 from outlast.stores.desk.workers import workers_seen
 from outlast.tables.insertion import Insertion
@@ -27,7 +31,10 @@ Judge = Callable[[LetterView, ReplayFacts], Admission | Refusal | Denial]
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be sent: `queue` None is the letter's own, `original` passes over revisions."""
+    """What is to be sent: `queue` None is the letter's own, `original` passes over revisions.
+
+    `drafts`: what an edit made of the letters, before this transaction; None without an edit.
+    """
 
     act: Act
     judge: Judge
@@ -35,70 +42,138 @@ class Order:
     queue: str | None = None
     original: bool = False
     dry_run: bool = False
+    drafts: Drafts | None = None
 
 
-class _Sent(NamedTuple):
+class _Seen(NamedTuple):
+    """What the gates go by, the same for all letters of one transaction."""
+
+    now: datetime
+    workers: tuple[WorkerSeen, ...] | None
+
+
+class _Going(NamedTuple):
+    """A letter that may go, with what it takes along. `revision` 0 is the original."""
+
     letter: LetterView
     queue: str
-    row_id: int
+    payload: bytes | None
+    headers: Any
     revision: int
+    draft: Draft | None
     admission: Admission
+    row_id: int = 0
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        edited = self.draft.warnings if self.draft is not None else ()
+        if self.draft is not None and not self.draft.changes:
+            edited = (*edited, "the edit changes nothing: no revision is written")
+        return (*self.admission.warnings, *edited)
 
 
 async def send(
     connection: AsyncConnection, tables: DeskTables, letters: Sequence[LetterView], order: Order
 ) -> list[LetterReplay]:
     """Replay these letters, which the transaction has locked."""
-    now = await database_now(connection)
-    workers = await workers_seen(connection, tables)
+    seen = _Seen(await database_now(connection), await workers_seen(connection, tables))
     revised = [letter.id for letter in letters if letter.revision and not order.original]
     revisions = await newest_revisions(connection, tables, revised)
-    results: list[LetterReplay] = []
-    sent: list[_Sent] = []
+    results: dict[int, LetterReplay] = {}
+    going: list[_Going] = []
     escalated: list[int] = []
     for letter in letters:
-        revision = revisions.get(letter.id)
-        queue = order.queue or letter.queue
-        facts = ReplayFacts(now, queue, workers, revision.at if revision else None)
-        verdict = order.judge(letter, facts)
-        if isinstance(verdict, Denial):
-            results.append(_denied(letter, queue, verdict))
-        elif isinstance(verdict, Refusal):
-            results.append(_refused(letter, queue, verdict))
-            escalated += [letter.id] if verdict.escalates else []
-        elif letter.revision and not order.original and revision is None:
-            results.append(_without_revision(letter, queue))
-        elif order.dry_run:
-            results.append(
-                LetterReplay(letter.id, "would_replay", queue, warnings=verdict.warnings)
-            )
+        decided = _decide(order, letter, revisions.get(letter.id), seen)
+        if isinstance(decided, LetterReplay):
+            results[letter.id] = decided
+        elif isinstance(decided, _Going):
+            going.append(decided)
         else:
-            row_id = await _insert(connection, order, letter, revision, queue)
-            number = revision.revision if revision else 0
-            sent.append(_Sent(letter, queue, row_id, number, verdict))
-            results.append(
-                LetterReplay(letter.id, "replayed", queue, row_id, warnings=verdict.warnings)
-            )
-    if not order.dry_run:
-        await _mark_sent(connection, tables, sent, order)
+            results[letter.id] = _refused(letter, order.queue or letter.queue, decided)
+            escalated += [letter.id] if decided.escalates else []
+    if order.dry_run:
+        results |= {g.letter.id: _would_go(g) for g in going}
+    else:
+        sent = await _send(connection, tables, going, order)
+        results |= {s.letter.id: _went(s) for s in sent}
         await _escalate(connection, tables, escalated, order.act)
-    return results
+    return [results[letter.id] for letter in letters]
 
 
-async def _insert(
-    connection: AsyncConnection,
-    order: Order,
-    letter: LetterView,
-    revision: Revision | None,
-    queue: str,
-) -> int:
-    values = {
-        "p_queue": queue,
-        "p_payload": letter.payload if revision is None else revision.payload,
-        "p_headers": replay_headers(letter, revision.headers if revision else letter.headers),
-    }
-    row_id = (await connection.execute(order.insertion.single("now"), values)).scalar_one()
-    return int(row_id)
+def _decide(
+    order: Order, letter: LetterView, revision: Revision | None, seen: _Seen
+) -> LetterReplay | Refusal | _Going:
+    queue = order.queue or letter.queue
+    draft = None if order.drafts is None else order.drafts.get(letter.id)
+    if isinstance(draft, NoDraft):
+        reason, remedy = draft.reason, draft.remedy
+        return LetterReplay(letter.id, "failed", queue, reason=reason, remedy=remedy)
+    is_stale = order.drafts is not None and (draft is None or draft.etag != etag_of(letter))
+    payload, headers = letter.payload, letter.headers
+    if draft is not None:
+        payload, headers = draft.payload, draft.headers
+    elif revision is not None:
+        payload, headers = revision.payload, revision.headers
+    facts = ReplayFacts(
+        seen.now,
+        queue,
+        seen.workers,
+        revision.at if revision else None,
+        changes_now=draft is not None and draft.changes,
+    )
+    # a model is asked about the bytes that would be sent
+    is_changed = draft is not None or revision is not None
+    asked = replace(letter, payload=payload, headers=headers) if is_changed else letter
+    verdict = order.judge(asked, facts)
+    if isinstance(verdict, Denial):
+        return _denied(letter, queue, verdict)
+    if is_stale:
+        changed = "somebody else changed it while the edit was made"
+        return LetterReplay(letter.id, "skipped", queue, reason=changed)
+    if isinstance(verdict, Refusal):
+        return verdict
+    if letter.revision and not order.original and revision is None:
+        return _without_revision(letter, queue)
+    number = revision.revision if revision else 0
+    return _Going(letter, queue, payload, headers, number, draft, verdict)
+
+
+async def _send(
+    connection: AsyncConnection, tables: DeskTables, going: Sequence[_Going], order: Order
+) -> list[_Going]:
+    drafts = [(g.letter, g.draft) for g in going if g.draft is not None and g.draft.changes]
+    numbers = await revise(connection, tables, order.act, drafts)
+    sent: list[_Going] = []
+    for one in going:
+        values = {
+            "p_queue": one.queue,
+            "p_payload": one.payload,
+            "p_headers": replay_headers(one.letter, one.headers),
+        }
+        row_id = (await connection.execute(order.insertion.single("now"), values)).scalar_one()
+        number = numbers.get(one.letter.id, one.revision)
+        sent.append(one._replace(row_id=int(row_id), revision=number))
+    await _mark_sent(connection, tables, sent, order)
+    return sent
+
+
+def _would_go(going: _Going) -> LetterReplay:
+    diff = going.draft.diff if going.draft is not None else ()
+    return LetterReplay(
+        going.letter.id, "would_replay", going.queue, warnings=going.warnings, diff=diff
+    )
+
+
+def _went(sent: _Going) -> LetterReplay:
+    revised = sent.revision if sent.draft is not None and sent.draft.changes else None
+    return LetterReplay(
+        sent.letter.id,
+        "replayed",
+        sent.queue,
+        sent.row_id,
+        warnings=sent.warnings,
+        revision=revised,
+    )
 
 
 def replay_headers(letter: LetterView, headers: Any) -> dict[str, Any]:
@@ -117,7 +192,7 @@ def replay_headers(letter: LetterView, headers: Any) -> dict[str, Any]:
 
 
 async def _mark_sent(
-    connection: AsyncConnection, tables: DeskTables, sent: Sequence[_Sent], order: Order
+    connection: AsyncConnection, tables: DeskTables, sent: Sequence[_Going], order: Order
 ) -> None:
     if not sent:
         return
@@ -138,7 +213,7 @@ async def _mark_sent(
     await tell(connection, tables, order.act, [_told(s, order) for s in sent])
 
 
-def _told(sent: _Sent, order: Order) -> Entry:
+def _told(sent: _Going, order: Order) -> Entry:
     detail: dict[str, Any] = {"row": sent.row_id, "queue": sent.queue}
     if order.original or sent.revision:
         detail["revision"] = sent.revision

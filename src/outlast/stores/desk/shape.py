@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import Column, MetaData, Table
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from outlast.model.errors import SchemaError
+from outlast.model.errors import NoDeadLetterQueue, SchemaError
 from outlast.stores.schema.validate import read_table
 from outlast.tables import make_dlq_table, make_operations_tables, make_outbox_table
 from outlast.tables.dead_letters import DLQ_COLUMNS, REQUIRED_COLUMNS
@@ -33,6 +33,12 @@ class DeskTables:
         """Whether letters can be acted on: every column is there."""
         return not self.missing
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing that the desk knows of is absent."""
+        beside = (self.outbox, self.history, self.revision, self.worker)
+        return self.records_states and None not in beside
+
 
 async def find_tables(connection: AsyncConnection, outbox: Table, dlq: Table) -> DeskTables:
     """Look them up, in the schema they are said to be in."""
@@ -40,9 +46,14 @@ async def find_tables(connection: AsyncConnection, outbox: Table, dlq: Table) ->
     full = make_dlq_table(MetaData(schema=schema), dlq.name)
     live = await read_table(connection, full)
     if live is None:
-        raise SchemaError(
+        lost = (
             f"table {dlq.fullname} does not exist; name the right one with --dlq-table, or create "
-            "it with metadata.create_all or your migrations"
+            "it with your migrations or outlast db create"
+        )
+        if await read_table(connection, outbox) is None:
+            raise SchemaError(lost)
+        raise NoDeadLetterQueue(
+            f"Configured broker does not support dead letter queues. The {lost}"
         )
     lacking = [name for name in REQUIRED_COLUMNS if name not in live.columns]
     if lacking:

@@ -5,6 +5,7 @@ counts as a worker that serves nothing.
 """
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import select
@@ -12,8 +13,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outlast.model.replay import WorkerSeen
 from outlast.stores.desk.shape import DeskTables
+from outlast.tables.instant import clock
 
 WORKERS_MAX = 1000
+
+_NOW = "outlast_now"
 
 
 async def workers_seen(
@@ -23,10 +27,19 @@ async def workers_seen(
     table = tables.worker
     if table is None:
         return None
-    statement = select(table).order_by(table.c.seen_at.desc()).limit(WORKERS_MAX)
-    rows = await connection.execute(statement)
+    statement = select(table, clock().label(_NOW)).order_by(table.c.seen_at.desc())
+    rows = await connection.execute(statement.limit(WORKERS_MAX))
     return tuple(
-        WorkerSeen(row.instance, row.version, _queues(row.report), row.started_at, row.seen_at)
+        WorkerSeen(
+            row.instance,
+            row.version,
+            _queues(row.report),
+            row.started_at,
+            row.seen_at,
+            _has_stopped(row.report),
+            max(timedelta(0), getattr(row, _NOW) - row.seen_at),
+            row.report if isinstance(row.report, Mapping) else {},
+        )
         for row in rows
     )
 
@@ -47,6 +60,10 @@ def _queues(report: Any) -> frozenset[str]:
     if not isinstance(queues, list | dict):
         return frozenset()
     return frozenset(queue for queue in queues if isinstance(queue, str))
+
+
+def _has_stopped(report: Any) -> bool:
+    return isinstance(report, Mapping) and report.get("stopped") is True
 
 
 def _lease(report: Any) -> float | None:

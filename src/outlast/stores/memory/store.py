@@ -13,6 +13,7 @@ from outlast.model.dead_letter import Letter
 from outlast.model.delivery import Answer, Claim, Pair, RetryEntry
 from outlast.model.look import Expired, Sight, Walked, WalkStep, Want, peek_depth
 from outlast.model.replay_pass import Delivered, Failed, Retried
+from outlast.model.worker import FORGOTTEN_MAX, KEPT_DAYS, WorkerReport
 from outlast.ports.store import Line, Wake
 from outlast.stores.memory.letters import MemoryLetters
 from outlast.stores.memory.rows import MemoryRow
@@ -41,10 +42,16 @@ class MemoryStore:
     change_poll_seconds: float | None = None
 
     def __init__(
-        self, clock: Callable[[], datetime] = _utc_now, *, dead_letters: bool = True
+        self,
+        clock: Callable[[], datetime] = _utc_now,
+        *,
+        dead_letters: bool = True,
+        workers: bool = False,
     ) -> None:
         self.clock = clock
         self.has_dead_letters = self.has_replays = dead_letters
+        self.worker_table = "outbox_worker" if workers else None
+        self.worker_rows: dict[str, dict[str, Any]] = {}
         self.rows: list[MemoryRow] = []
         self.dlq_rows: list[dict[str, Any]] = []
         self.history: list[dict[str, Any]] = []
@@ -288,6 +295,16 @@ class MemoryStore:
             row.deliveries_count = max(0, row.deliveries_count - 1)
         return Answer(lost)
 
+    async def postpone(
+        self, pairs: Sequence[Pair], seconds: float, timeout: float, *, skip: bool = False
+    ) -> Answer:
+        """Give back, uncounted, for later."""
+        held, _ = self._held(pairs)
+        answer = await self.release(pairs, timeout)
+        for row in held:
+            row.next_attempt_at = later(self.clock(), seconds)
+        return answer
+
     async def bury(
         self, letters: Sequence[Letter], timeout: float, *, skip: bool = False
     ) -> Answer:
@@ -319,6 +336,25 @@ class MemoryStore:
     ) -> Answer:
         """Delete and open again."""
         return self._end(passes, self._letters.reopen)
+
+    async def recheck_letters(self, timeout: float) -> None:
+        """Memory has every column."""
+
+    async def report(self, worker: WorkerReport, timeout: float) -> None:
+        """It was seen now."""
+        now = self.clock()
+        row = self.worker_rows.setdefault(
+            worker.instance, {"started_at": now - timedelta(seconds=worker.running_seconds)}
+        )
+        row.update(version=worker.version, seen_at=now, report=worker.told)
+
+    async def forget_workers(self, timeout: float) -> int:
+        """Some of those that were seen too long ago."""
+        oldest = self.clock() - timedelta(days=KEPT_DAYS)
+        gone = [key for key, row in self.worker_rows.items() if row["seen_at"] < oldest]
+        for key in gone[:FORGOTTEN_MAX]:
+            del self.worker_rows[key]
+        return len(gone[:FORGOTTEN_MAX])
 
     def _end(self, items: Sequence[T], write: Callable[[MemoryRow, T, datetime], None]) -> Answer:
         now = self.clock()

@@ -20,6 +20,10 @@ _COLUMNS = (
     "array(select a.attname::text from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 "
     "and not a.attisdropped) from pg_class c where c.oid = to_regclass($1)"
 )
+_AGAIN = (
+    "select array(select a.attname::text from pg_attribute a where a.attrelid = to_regclass($1) "
+    "and a.attnum > 0 and not a.attisdropped), to_regclass($2)::text"
+)
 
 POOLED = (
     "the database is reached through a connection pooler in transaction mode: wake-ups do not "
@@ -70,6 +74,15 @@ async def check_dead_letters(wire: Wire, table: Table, seconds: float) -> frozen
     _, _, columns = await _describe(wire, table, seconds)
     _require(table, REQUIRED_COLUMNS, columns)
     return frozenset(columns)
+
+
+async def look_again(
+    wire: Wire, dlq: Table, history: str, seconds: float
+) -> tuple[frozenset[str], str | None]:
+    """The columns of the dead-letter table as they are now, and its history if there is one."""
+    rows = await wire.fetch(_AGAIN, (qualified(dlq), history), seconds)
+    columns, found = rows[0]
+    return frozenset(columns), None if found is None else history
 
 
 async def find_table(wire: Wire, table: Table, seconds: float) -> str | None:

@@ -19,6 +19,20 @@ async def pairs(
     return await settle(wire, skipping if skip else sql, group, (), timeout, skip=skip)
 
 
+async def postponed(
+    wire: Wire,
+    sql: str,
+    skipping: str,
+    group: Sequence[Pair],
+    seconds: float,
+    timeout: float,
+    *,
+    skip: bool,
+) -> Answer:
+    """One delay for all of them."""
+    return await settle(wire, skipping if skip else sql, group, (seconds,), timeout, skip=skip)
+
+
 async def retries(
     wire: Wire,
     sql: str,
@@ -60,7 +74,7 @@ async def settle(
     wire: Wire,
     sql: str,
     group: Sequence[Pair],
-    values: Sequence[Sequence[Any]],
+    values: Sequence[Any],
     timeout: float,
     *,
     skip: bool,

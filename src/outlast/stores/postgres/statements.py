@@ -88,7 +88,9 @@ _AT_LEAST_NOW = {"first_failure_at", "last_failure_at"}
 
 def qualified(table: Table) -> str:
     """The table's quoted name."""
-    return postgresql.dialect().identifier_preparer.format_table(table)  # type: ignore[no-untyped-call]
+    # not the default style: it would double a percent sign in a name
+    dialect = postgresql.dialect(paramstyle="named")  # type: ignore[no-untyped-call]
+    return str(dialect.identifier_preparer.format_table(table))
 
 
 class Statements:
@@ -185,6 +187,10 @@ class Statements:
             "where o.id = any(array_agg(d.id))) end from d"
         )
         self.release = f"with d as (update {t} t set {back} where {_PAIR} returning t.id) {answer}"
+        postponed = f"{back}, next_attempt_at = now() + make_interval(secs => $3::float8)"
+        self.postpone = (
+            f"with d as (update {t} t set {postponed} where {_PAIR} returning t.id) {answer}"
+        )
         self.retry = f"with d as (update {t} t set {later} where {_PAIR} returning t.id) {answer}"
         skipping: Callable[[str], str] = lambda write: _skipping(t, write)  # noqa: E731
         self.ack_skipping = skipping(f"delete from {t} t where {LOCKED} returning t.id")
@@ -192,6 +198,9 @@ class Statements:
             f"update {t} t set acquired_at = now() where {LOCKED} returning t.id"
         )
         self.release_skipping = skipping(f"update {t} t set {back} where {LOCKED} returning t.id")
+        self.postpone_skipping = skipping(
+            f"update {t} t set {postponed} where {LOCKED} returning t.id"
+        )
         self.retry_skipping = skipping(
             f"update {t} t set {later} where {LOCKED} and {_PAIR} returning t.id"
         )

@@ -16,11 +16,13 @@ from outlast.model.delivery import Answer, Claim, Pair, RetryEntry
 from outlast.model.errors import OutlastError
 from outlast.model.look import Expired, Sight, WalkStep, Want
 from outlast.model.replay_pass import Delivered, Failed, Retried
+from outlast.model.worker import WorkerReport
 from outlast.ports.store import Line, Wake
-from outlast.stores.postgres import claims, failures, opening, replays, settles
+from outlast.stores.postgres import claims, failures, opening, replays, settles, workers
 from outlast.stores.postgres.replays import ReplayStatements
 from outlast.stores.postgres.statements import Statements, qualified
 from outlast.stores.postgres.wire import Wire
+from outlast.stores.postgres.workers import WorkerStatements
 from outlast.tables import channel_name
 from outlast.tables.dead_letters import DLQ_COLUMNS
 from outlast.tables.operations import operations_table_names
@@ -52,6 +54,7 @@ class PostgresStore:
         self._old_pids: list[int] = []
         self.has_dead_letters = dlq is not None
         self._replays: ReplayStatements | None = None
+        self._workers: WorkerStatements | None = None
 
     @property
     def is_pooled(self) -> bool:
@@ -82,7 +85,13 @@ class PostgresStore:
             columns = await opening.check_dead_letters(claims_wire, self._dlq, _STEP_SECONDS)
             self._tell_missing(columns)
         self._sql = Statements(self._outbox, self._dlq, columns)
-        self._replays = await self._replay_statements(columns)
+        names = operations_table_names(self._outbox, self._dlq)
+        self._replays = self._workers = None
+        if self._dlq is not None and columns.issuperset(DLQ_COLUMNS):
+            history = await self._find(names.history)
+            self._replays = ReplayStatements(self._sql, qualified(self._dlq), history)
+        if (table := await self._find(names.worker)) is not None:
+            self._workers = WorkerStatements(table)
         for name in ("settles", "letters"):
             await self._wires[name].open()
             self._wires[name].is_pooled = claims_wire.is_pooled
@@ -90,19 +99,23 @@ class PostgresStore:
             await wire.settle_in(_STEP_SECONDS)
         await self._listen()
 
-    async def _replay_statements(self, columns: frozenset[str]) -> ReplayStatements | None:
-        if self._dlq is None or not columns.issuperset(DLQ_COLUMNS):
-            return None
-        name = operations_table_names(self._outbox, self._dlq).history
+    async def _find(self, name: str | None) -> str | None:
+        """The quoted name of a desk table, if there is one in the schema of the outbox."""
         assert name is not None
-        table = Table(name, MetaData(), schema=self._outbox.schema)
-        history = await opening.find_table(self._wires["claims"], table, _STEP_SECONDS)
-        return ReplayStatements(self._sql, qualified(self._dlq), history)
+        return await opening.find_table(self._wires["claims"], self._beside(name), _STEP_SECONDS)
+
+    def _beside(self, name: str) -> Table:
+        return Table(name, MetaData(), schema=self._outbox.schema)
 
     @property
     def has_replays(self) -> bool:
         """Whether the dead-letter table has the columns that a replay needs."""
         return self._replays is not None
+
+    @property
+    def worker_table(self) -> str | None:
+        """The table of workers, if one was found at open."""
+        return None if self._workers is None else self._workers.table
 
     def _tell_missing(self, columns: frozenset[str]) -> None:
         assert self._dlq is not None
@@ -212,6 +225,14 @@ class PostgresStore:
             self._wires["settles"], plain, skipping, pairs, timeout, skip=skip
         )
 
+    async def postpone(
+        self, pairs: Sequence[Pair], seconds: float, timeout: float, *, skip: bool = False
+    ) -> Answer:
+        plain, skipping = self._sql.postpone, self._sql.postpone_skipping
+        return await settles.postponed(
+            self._wires["settles"], plain, skipping, pairs, seconds, timeout, skip=skip
+        )
+
     async def bury(
         self, letters: Sequence[Letter], timeout: float, *, skip: bool = False
     ) -> Answer:
@@ -239,6 +260,29 @@ class PostgresStore:
     ) -> Answer:
         sql = self._replay_sql()
         return await replays.reopen(self._wires["letters"], sql, passes, timeout, skip=skip)
+
+    async def recheck_letters(self, timeout: float) -> None:
+        name = operations_table_names(self._outbox, self._dlq).history
+        if self._dlq is None or name is None:
+            return
+        history = qualified(self._beside(name))
+        wire = self._wires["letters"]
+        columns, found = await opening.look_again(wire, self._dlq, history, timeout)
+        if columns.issuperset(DLQ_COLUMNS):
+            self._sql = Statements(self._outbox, self._dlq, columns)
+            self._replays = ReplayStatements(self._sql, qualified(self._dlq), found)
+
+    # -- the row of this worker
+
+    async def report(self, worker: WorkerReport, timeout: float) -> None:
+        await workers.write(self._wires["letters"], self._worker_sql(), worker, timeout)
+
+    async def forget_workers(self, timeout: float) -> int:
+        return await workers.forget(self._wires["letters"], self._worker_sql(), timeout)
+
+    def _worker_sql(self) -> WorkerStatements:
+        assert self._workers is not None, "asked only where worker_table says so"
+        return self._workers
 
     def _replay_sql(self) -> ReplayStatements:
         assert self._replays is not None, "asked only where has_replays is true"

@@ -16,7 +16,7 @@ from outlast.tables.dead_letters import REQUIRED_COLUMNS
 from outlast.tables.outbox import LEASE_CHECK
 
 MANUAL_PAGE = "docs/guides/schema.md#fixing-drift-autogenerate-cant-see"
-ALTERS_PAGE = "docs/guides/schema.md#tables-made-by-faststream-outbox"
+INVALID = "invalid index: its creation failed; REINDEX it, or drop and create it"
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ def compare_outbox(wanted: Table, live: LiveTable, dialect: Dialect) -> Report:
     """Every column, index and the check of the outbox."""
     report = Report()
     _columns(report, wanted, live, dialect, required=wanted.c.keys())
-    if not any(enforces_lease(check) for check in live.checks):
+    if not any(enforces_lease(check) for check in live.checks.values()):
         report.findings.append(f"{wanted.name}: missing CHECK constraint enforcing {LEASE_CHECK}")
         report.by_hand = True
     for index in _indexes(wanted):
@@ -50,6 +50,15 @@ def compare_dead_letters(wanted: Table, live: LiveTable, dialect: Dialect) -> Re
             continue
         is_required = columns == ["queue", "failed_at"]
         _index(report, wanted, index, live, may_lack=not is_required)
+    return report
+
+
+def compare_beside(wanted: Table, live: LiveTable, dialect: Dialect) -> Report:
+    """A table of the desk is there whole; an index that only makes reading fast may be absent."""
+    report = Report()
+    _columns(report, wanted, live, dialect, required=wanted.c.keys())
+    for index in _indexes(wanted):
+        _index(report, wanted, index, live, may_lack=not index.unique)
     return report
 
 
@@ -75,7 +84,7 @@ def _columns(
     if absent:
         report.advice.append(
             f"{wanted.name}: optional columns are absent and shown as not recorded: "
-            f"{', '.join(absent)}; the ALTERs are in {ALTERS_PAGE}",
+            f"{', '.join(absent)}; `outlast db print` writes the SQL that adds them",
         )
 
 
@@ -91,8 +100,8 @@ def _index(
     name = str(index.name)
     there = live.indexes.get(name)
     if there is not None:
-        faults = _faults(index, there)
-    elif any(not _faults(index, other) for other in live.indexes.values()):
+        faults = faults_of(index, there)
+    elif has_like(index, live):
         return
     else:
         faults = ["missing index"]
@@ -110,7 +119,13 @@ def _index(
         report.by_hand |= there is not None
 
 
-def _faults(wanted: Index, live: LiveIndex) -> list[str]:
+def has_like(index: Index, live: LiveTable) -> bool:
+    """Whether some index, of whatever name, does the same work."""
+    return any(not faults_of(index, other) for other in live.indexes.values())
+
+
+def faults_of(wanted: Index, live: LiveIndex) -> list[str]:
+    """What keeps a live index from doing the work of the wanted one."""
     faults = []
     columns = tuple(column.name for column in wanted.columns)
     if live.columns != columns:
@@ -125,7 +140,7 @@ def _faults(wanted: Index, live: LiveIndex) -> list[str]:
     if wanted.unique and not live.unique:
         faults.append("not UNIQUE")
     if not live.valid:
-        faults.append("invalid index: its creation failed; REINDEX it, or drop and create it")
+        faults.append(INVALID)
     return faults
 
 

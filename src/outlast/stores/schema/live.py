@@ -9,6 +9,7 @@ class LiveColumn:
 
     type: str
     nullable: bool
+    has_default: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,5 +28,7 @@ class LiveTable:
 
     columns: dict[str, LiveColumn]
     indexes: dict[str, LiveIndex]
-    checks: tuple[str, ...]
+    checks: dict[str, str]
+    """Conditions by the name of their constraint."""
     storage: dict[str, str] = field(default_factory=dict)
+    is_partitioned: bool = False

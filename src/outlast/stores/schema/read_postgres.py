@@ -10,10 +10,12 @@ from sqlalchemy import Table, Text, bindparam, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outlast.stores.schema.live import LiveColumn, LiveIndex, LiveTable
+from outlast.stores.schema.spelling import spelled
 
 _TABLE = text(
     """
-    SELECT c.oid::bigint AS oid, c.reloptions::text[] AS storage
+    SELECT c.oid::bigint AS oid, c.reloptions::text[] AS storage,
+           c.relkind::text = 'p' AS is_partitioned
     FROM pg_catalog.pg_class c WHERE c.oid = pg_catalog.to_regclass(:name)
     """,
 ).bindparams(bindparam("name", type_=Text))
@@ -21,7 +23,7 @@ _TABLE = text(
 _COLUMNS = text(
     """
     SELECT a.attname::text AS name, pg_catalog.format_type(a.atttypid, a.atttypmod) AS type,
-           NOT a.attnotnull AS nullable
+           NOT a.attnotnull AS nullable, a.atthasdef OR a.attidentity <> '' AS has_default
     FROM pg_catalog.pg_attribute a
     WHERE a.attrelid = CAST(:oid AS bigint)::oid AND a.attnum > 0 AND NOT a.attisdropped
     """,
@@ -42,7 +44,7 @@ _INDEXES = text(
 
 _CHECKS = text(
     """
-    SELECT pg_catalog.pg_get_expr(k.conbin, k.conrelid) AS condition
+    SELECT k.conname::text AS name, pg_catalog.pg_get_expr(k.conbin, k.conrelid) AS condition
     FROM pg_catalog.pg_constraint k
     WHERE k.conrelid = CAST(:oid AS bigint)::oid AND k.contype = 'c'
     """,
@@ -51,7 +53,7 @@ _CHECKS = text(
 
 async def read(connection: AsyncConnection, table: Table) -> LiveTable | None:
     """The table as the catalogue has it."""
-    name = connection.dialect.identifier_preparer.format_table(table)
+    name = spelled(table, "postgresql")
     found = (await connection.execute(_TABLE, {"name": name})).mappings().first()
     if found is None:
         return None
@@ -60,10 +62,11 @@ async def read(connection: AsyncConnection, table: Table) -> LiveTable | None:
     indexes = await connection.execute(_INDEXES, oid)
     checks = await connection.execute(_CHECKS, oid)
     return LiveTable(
-        columns={row.name: LiveColumn(row.type, row.nullable) for row in columns},
+        columns={row.name: LiveColumn(row.type, row.nullable, row.has_default) for row in columns},
         indexes={row.name: _index(row) for row in indexes},
-        checks=tuple(checks.scalars()),
+        checks={row.name: row.condition for row in checks},
         storage=dict(option.split("=", 1) for option in found["storage"] or ()),
+        is_partitioned=found["is_partitioned"],
     )
 
 

@@ -34,10 +34,12 @@ def _read(connection: Connection, table: Table) -> LiveTable | None:
             str(index["name"]): _index(index)
             for index in inspector.get_indexes(**where)  # type: ignore[arg-type]
         },
-        checks=tuple(
-            check["sqltext"]
-            for check in inspector.get_check_constraints(**where)  # type: ignore[arg-type]
-        ),
+        checks={
+            str(check["name"] or number): check["sqltext"]
+            for number, check in enumerate(
+                inspector.get_check_constraints(**where)  # type: ignore[arg-type]
+            )
+        },
     )
 
 

@@ -1,4 +1,4 @@
-"""The names of the two tables: quoted, for SQL text, and plain, for messages.
+"""The names of the tables: quoted, for SQL text, and plain, for messages.
 
 In: the Tables and SQLAlchemy's preparer. Out: text that is safe to put into a statement.
 """
@@ -18,10 +18,11 @@ class Names:
         self.outbox_plain = outbox.name
         self.dlq = None if dlq is None else preparer.format_table(dlq)
         self.dlq_plain = None if dlq is None else dlq.name
-        history = operations_table_names(outbox, dlq).history
-        self.history_plain = history
-        self.history = history and preparer.format_table(
-            Table(history, MetaData(), schema=outbox.schema)
+        beside = operations_table_names(outbox, dlq)
+        self.history_plain, self.worker_plain = beside.history, beside.worker
+        self.history, self.worker = (
+            name and preparer.format_table(Table(name, MetaData(), schema=outbox.schema))
+            for name in (beside.history, beside.worker)
         )
         self.schema_plain = outbox.schema or "main"
         self.schema = preparer.quote(self.schema_plain)

@@ -141,14 +141,18 @@ def check_tables(hop: Hop, names: Names, *, letters: bool) -> frozenset[str]:
     return _columns(hop, names, names.dlq_plain, REQUIRED_COLUMNS)
 
 
-def find_history(hop: Hop, names: Names) -> str | None:
-    """The quoted name of the history of dead letters, if there is one."""
-    if names.history is None:
-        return None
+def is_there(hop: Hop, names: Names, table: str | None) -> bool:
+    """Whether there is an optional table of this name beside the outbox."""
+    rows = hop.execute("SELECT 1 FROM pragma_table_info(?, ?)", (table, names.schema_plain))
+    return table is not None and rows.fetchone() is not None
+
+
+def columns_now(hop: Hop, names: Names) -> frozenset[str]:
+    """The columns that the dead-letter table has; none where there is no such table."""
     rows = hop.execute(
-        "SELECT 1 FROM pragma_table_info(?, ?)", (names.history_plain, names.schema_plain)
+        "SELECT name FROM pragma_table_info(?, ?)", (names.dlq_plain, names.schema_plain)
     )
-    return names.history if rows.fetchone() else None
+    return frozenset(name for (name,) in rows.fetchall())
 
 
 def _columns(hop: Hop, names: Names, table: str, needed: Sequence[str]) -> frozenset[str]:

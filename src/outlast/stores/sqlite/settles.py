@@ -28,6 +28,10 @@ class Settles:
         self._release = (
             f"{update} {unlease}, deliveries_count = max(0, deliveries_count - 1) {owned}"
         )
+        self._postpone = (
+            f"{update} {unlease}, next_attempt_at = ?, "
+            f"deliveries_count = max(0, deliveries_count - 1) {owned}"
+        )
         self._retry = (
             f"{update} {unlease}, next_attempt_at = ?, attempts_count = ?, first_attempt_at = ?, "
             "last_attempt_at = ? WHERE id = ? AND acquired_token = ?"
@@ -48,6 +52,12 @@ class Settles:
         """Give back, uncounted."""
         with hop.writing():
             return _settled(hop, self._release, (), pairs)
+
+    def postpone(self, hop: Hop, pairs: Sequence[Pair], seconds: float) -> Answer:
+        """Give back, uncounted, for later."""
+        with hop.writing():
+            now, _ = hop.now()
+            return _settled(hop, self._postpone, (plus(now, seconds),), pairs)
 
     def retry(self, hop: Hop, entries: Sequence[RetryEntry]) -> Answer:
         """Reschedule, from the database's now."""

@@ -18,14 +18,16 @@ from outlast.model.delivery import Answer, Claim, Pair, RetryEntry
 from outlast.model.errors import CannotWrite, Disconnected, StoreFailure
 from outlast.model.look import Expired, Sight, WalkStep, Want
 from outlast.model.replay_pass import Delivered, Failed, Retried
+from outlast.model.worker import WorkerReport
 from outlast.ports.store import Line, Wake
 from outlast.stores.sqlite.claims import Claims
 from outlast.stores.sqlite.connection import DatabaseConnection, Hop
 from outlast.stores.sqlite.letters import Letters
 from outlast.stores.sqlite.names import Names
-from outlast.stores.sqlite.opening import check_tables, find_history, open_connection
+from outlast.stores.sqlite.opening import check_tables, columns_now, is_there, open_connection
 from outlast.stores.sqlite.replays import Replays
 from outlast.stores.sqlite.settles import Settles
+from outlast.stores.sqlite.workers import Workers
 from outlast.tables.dead_letters import DLQ_COLUMNS
 
 T = TypeVar("T")
@@ -58,7 +60,7 @@ class SqliteStore:
         self._settles = Settles(self._names)
         self._letters = Letters(self._names, ())
         self._replays: Replays | None = None
-        self._history: str | None = None
+        self._workers: Workers | None = None
         self._connection: DatabaseConnection | None = None
         self._former: list[DatabaseConnection] = []
         self._reconnecting = asyncio.Lock()
@@ -85,9 +87,6 @@ class SqliteStore:
             raise
         self._connection = connection
         if self._dlq is not None:
-            self._letters = Letters(self._names, columns)
-            if columns.issuperset(DLQ_COLUMNS):
-                self._replays = Replays(self._names, self._letters, self._history)
             missing = [name for name in DLQ_COLUMNS if name not in columns]
             if missing:
                 _log.info(
@@ -98,9 +97,22 @@ class SqliteStore:
 
     def _survey(self, hop: Hop) -> frozenset[str]:
         found = check_tables(hop, self._names, letters=self._told_columns is None)
-        self._history = find_history(hop, self._names)
+        self._replays = self._workers = None
+        if is_there(hop, self._names, self._names.worker_plain):
+            self._workers = Workers(self._names.worker or "")
         self._data_version = self._read_version(hop)
-        return found if self._told_columns is None else self._told_columns
+        columns = found if self._told_columns is None else self._told_columns
+        if self._dlq is not None:
+            self._adopt(hop, columns)
+        return columns
+
+    def _adopt(self, hop: Hop, columns: frozenset[str]) -> None:
+        """Write what the dead-letter table has room for."""
+        self._letters = Letters(self._names, columns)
+        if columns.issuperset(DLQ_COLUMNS):
+            has_history = is_there(hop, self._names, self._names.history_plain)
+            history = self._names.history if has_history else None
+            self._replays = Replays(self._names, self._letters, history)
 
     async def close(self) -> None:
         """Close, within seconds."""
@@ -224,6 +236,17 @@ class SqliteStore:
         """Give the rows back, uncounted."""
         return await self._run(lambda hop: self._settles.release(hop, pairs), timeout)
 
+    async def postpone(
+        self,
+        pairs: Sequence[Pair],
+        seconds: float,
+        timeout: float,
+        *,
+        skip: bool = False,  # noqa: ARG002
+    ) -> Answer:
+        """Give the rows back, uncounted, for later."""
+        return await self._run(lambda hop: self._settles.postpone(hop, pairs, seconds), timeout)
+
     async def bury(
         self,
         letters: Sequence[Letter],
@@ -242,6 +265,11 @@ class SqliteStore:
     def has_replays(self) -> bool:
         """Whether the dead-letter table has the columns that a replay needs."""
         return self._replays is not None
+
+    async def recheck_letters(self, timeout: float) -> None:
+        """A migration may have brought the columns that were lacking."""
+        if self._dlq is not None:
+            await self._run(lambda hop: self._adopt(hop, columns_now(hop, self._names)), timeout)
 
     async def resolve(
         self,
@@ -279,3 +307,23 @@ class SqliteStore:
     def _ready_replays(self) -> Replays:
         assert self._replays is not None, "asked only where has_replays is true"
         return self._replays
+
+    # -- the row of this worker
+
+    @property
+    def worker_table(self) -> str | None:
+        """The table of workers, if one was found at open."""
+        return None if self._workers is None else self._workers.table
+
+    async def report(self, worker: WorkerReport, timeout: float) -> None:
+        """Write the row of this worker."""
+        workers = self._ready_workers()
+        await self._run(lambda hop: workers.write(hop, worker), timeout)
+
+    async def forget_workers(self, timeout: float) -> int:
+        """Delete some rows of workers that are seen no more."""
+        return await self._run(self._ready_workers().forget, timeout)
+
+    def _ready_workers(self) -> Workers:
+        assert self._workers is not None, "asked only where worker_table says so"
+        return self._workers

@@ -1,0 +1,225 @@
+"""What every request passes before a route sees it: limits, host, token, origin, body.
+
+In: an ASGI request. Out: the same with `state.actor` and a body that has arrived whole; or a
+problem. Nothing of a body is read for somebody without a token.
+"""
+
+import asyncio
+import logging
+import time
+from http import HTTPStatus
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from outlast.api.auth import ActorFinder, unauthorized
+from outlast.api.options import ApiOptions, is_loopback
+from outlast.api.problems import Refused, of_desk, of_fault, refused
+from outlast.model.errors import OutlastError
+from outlast.policy.neutral_text import neutral_text
+
+logger = logging.getLogger("outlast.api")
+
+OPEN_ROUTES = frozenset({"/health/live", "/health/ready", "/health"})
+"""What answers without a token."""
+
+_ASK_NOBODY = frozenset({"/health/live", "/health/ready"})
+"""A probe with a stale token is answered all the same."""
+
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+_PATH_CHARS_LOGGED = 200
+
+
+class Guard:
+    """ASGI middleware, the outermost but for cross-origin headers."""
+
+    def __init__(self, app: ASGIApp, finder: ActorFinder, options: ApiOptions) -> None:
+        self._app = app
+        self._finder = finder
+        self._options = options
+        self._under_way = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            elif scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+            return
+        started, status = time.monotonic(), 0
+
+        async def telling(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message.setdefault("headers", [])
+                message["headers"] = [*message["headers"], *_HEADERS]
+            await send(message)
+
+        try:
+            await self._answer(scope, receive, telling)
+        except Exception as error:  # noqa: BLE001 - nothing but a problem leaves
+            response = of_fault(error, scope["path"])
+            if status:
+                raise _Broken from None  # too late to say it: the connection ends
+            await response(scope, receive, telling)
+        finally:
+            _log(scope, status, time.monotonic() - started)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        counted = False
+        try:
+            path = _path_of(scope)
+            if path not in OPEN_ROUTES:
+                self._enter()
+                counted = True
+            actor = self._admit(scope, path)
+            scope["state"] = {**scope.get("state", {}), "actor": actor, "path": path}
+            body = await self._body(scope, receive)
+            await self._app(scope, _Replayed(body, receive), send)
+        except Refused as refusal:
+            await refused(refusal)(scope, receive, send)
+        except OutlastError as error:
+            await of_desk(error)(scope, receive, send)
+        finally:
+            self._under_way -= counted
+
+    def _enter(self) -> None:
+        if self._under_way >= self._options.requests_max:
+            raise Refused(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                f"{self._under_way} requests are being answered; come again",
+                headers={"Retry-After": "1"},
+            )
+        self._under_way += 1
+
+    def _admit(self, scope: Scope, path: str) -> Any:
+        headers = Headers(scope=scope)
+        self._check_size(scope)
+        if self._options.no_auth and not is_loopback(_host(headers)):
+            # a page whose name was bound to 127.0.0.1 would be our own origin
+            raise Refused(HTTPStatus.FORBIDDEN, "without tokens the Host must be a loopback name")
+        if path in _ASK_NOBODY:
+            return None
+        actor = self._finder.actor_of(headers)
+        if actor is None and path not in OPEN_ROUTES:
+            raise unauthorized("this needs a token")
+        if scope["method"] not in _READING:
+            self._check_origin(headers)
+        return actor
+
+    def _check_size(self, scope: Scope) -> None:
+        url = len(scope.get("raw_path") or b"") + len(scope["query_string"])
+        if url > self._options.url_bytes_max:
+            raise Refused(
+                HTTPStatus.REQUEST_URI_TOO_LONG, f"a URL has {self._options.url_bytes_max} bytes"
+            )
+        size = sum(len(name) + len(value) for name, value in scope["headers"])
+        if (
+            size > self._options.header_bytes_max
+            or len(scope["headers"]) > self._options.headers_max
+        ):
+            raise Refused(
+                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+                f"headers are {self._options.headers_max} at most, "
+                f"of {self._options.header_bytes_max} bytes",
+            )
+
+    def _check_origin(self, headers: Headers) -> None:
+        """A browser says where a request comes from; nobody else does."""
+        origin = headers.get("origin")
+        if origin is not None:
+            if origin in self._options.origins:
+                return
+            if origin.partition("://")[2] != headers.get("host"):
+                raise Refused(
+                    HTTPStatus.FORBIDDEN,
+                    "a page of another origin may not do this",
+                    {"remedy": "name the origin in the setting origins"},
+                )
+        if headers.get("sec-fetch-site", "none") not in {"same-origin", "none"}:
+            raise Refused(HTTPStatus.FORBIDDEN, "a page of another site may not do this")
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+        most = self._options.body_bytes_max
+        said = Headers(scope=scope).get("content-length")
+        if said is not None and said.isascii() and said.isdecimal() and int(said[:20]) > most:
+            raise _too_large(most)
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self._options.body_seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise Refused(HTTPStatus.BAD_REQUEST, "the client went away")
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    if size > most:
+                        raise _too_large(most)
+                    if not message.get("more_body", False):
+                        return b"".join(parts)
+        except TimeoutError:
+            raise Refused(
+                HTTPStatus.REQUEST_TIMEOUT,
+                f"the body did not arrive within {self._options.body_seconds:g} s",
+                headers={"Connection": "close"},
+            ) from None
+
+
+class _Broken(Exception):  # noqa: N818
+    """A response that broke off after it had begun."""
+
+
+class _Replayed:
+    """A `receive` that has the whole body already."""
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._body: bytes | None = body
+        self._receive = receive
+
+    async def __call__(self) -> Message:
+        if self._body is None:
+            return await self._receive()
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}
+
+
+_HEADERS = (
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+)
+
+
+def _too_large(most: int) -> Refused:
+    return Refused(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        f"a body has at most {most} bytes",
+        headers={"Connection": "close"},
+    )
+
+
+def _path_of(scope: Scope) -> str:
+    """The path below where we are mounted."""
+    root, path = scope.get("root_path", ""), scope["path"]
+    below: str = path[len(root) :] if root and path.startswith(f"{root}/") else path
+    return below
+
+
+def _host(headers: Headers) -> str:
+    """The Host header without its port, an address of IPv6 without its brackets."""
+    host = headers.get("host", "").lower()
+    name, _, port = host.rpartition(":")
+    if name and port.isdecimal() and (name[-1] == "]" or ":" not in name):
+        host = name
+    return host[1:-1] if host[:1] == "[" and host[-1:] == "]" else host
+
+
+def _log(scope: Scope, status: int, seconds: float) -> None:
+    """One line; no query and no header, where secrets stand."""
+    actor = scope.get("state", {}).get("actor")
+    path = neutral_text(scope["path"][:_PATH_CHARS_LOGGED])
+    name = neutral_text(actor.name) if actor is not None else "-"
+    logger.info("%s %s %d %.0f ms %s", scope["method"], path, status, seconds * 1000, name)

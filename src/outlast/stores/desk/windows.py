@@ -1,0 +1,108 @@
+"""How a list looks: at the newest letters that an index finds, a stated number of them.
+
+In: a connection and a selection. Out: places, and whether there was more to look at. So a page of
+a large table costs what a page of a small one does.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Select, Subquery, func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from outlast.stores.desk.conditions import columns_of
+from outlast.stores.desk.selection import Place, Selection, versions_of
+
+LOOK_MAX = 20_000
+"""How many letters a list passes to find words that no index knows."""
+
+SCAN_MAX = 10_000
+"""How many it reads to find header and body words."""
+
+_TOLD_MAX = 100_000
+_STEP = 200
+
+
+class Scanned(NamedTuple):
+    """What a look into headers and bodies found, newest first. `edge`: where it had to stop."""
+
+    places: list[Place]
+    edge: Place | None
+
+
+def window(
+    chosen: Selection, after: Place | None, most: int, columns: Sequence[ColumnElement[Any]] = ()
+) -> Subquery:
+    """The newest letters behind a place, `most` of them, before the far words are asked."""
+    dlq = chosen.tables.dlq
+    order = chosen.latest if chosen.order is None else chosen.order
+    asked = {column.key: column for column in (*columns, *columns_of(chosen.far, dlq))}
+    if chosen.far_states is not None:
+        asked["state"] = dlq.c.state
+    asked.pop("id", None)
+    times = (order.label("at"), chosen.latest.label("latest"))
+    statement = select(*times, dlq.c.id, *asked.values()).where(*chosen.near)
+    if after is not None:
+        statement = statement.where(chosen.after(after))
+    return chosen.newest_first(statement).limit(most).subquery("looked")
+
+
+async def found_in(
+    connection: AsyncConnection, looked: Subquery, chosen: Selection, *columns: Any
+) -> Select[Any]:
+    """What the far words leave of a window, in its order."""
+    versions = await versions_of(connection, chosen.far, looked.c.get("consumer_version"))
+    statement = select(*(columns or (looked,))).where(*chosen.far_where(looked, versions))
+    if chosen.order is None:
+        return statement.order_by(looked.c.id.desc())
+    return statement.order_by(looked.c.at.desc(), looked.c.id.desc())
+
+
+async def edge(
+    connection: AsyncConnection, chosen: Selection, after: Place | None, most: int
+) -> Place | None:
+    """The last letter of a window that is full; None: it holds all there is."""
+    looked = window(chosen, after, most)
+    if await _count(connection, looked) < most:
+        return None
+    order = () if chosen.order is None else (looked.c.at,)
+    last = select(looked.c.at, looked.c.id).order_by(*order, looked.c.id).limit(1)
+    row = (await connection.execute(last)).one()
+    return Place(row.at, row.id)
+
+
+async def looked_of(connection: AsyncConnection, chosen: Selection) -> int | None:
+    """How many letters there were to look at; None: more than anybody counts."""
+    looked = window(chosen, None, _TOLD_MAX + 1)
+    number = await _count(connection, looked)
+    return number if number <= _TOLD_MAX else None
+
+
+async def scan(
+    connection: AsyncConnection, chosen: Selection, after: Place | None = None
+) -> Scanned:
+    """Read headers and bodies of the newest letters, one by one."""
+    assert chosen.matches is not None, "only queries that need the bytes come here"
+    dlq = chosen.tables.dlq
+    looked = window(chosen, after, SCAN_MAX)
+    found = await found_in(connection, looked, chosen, looked.c.at, looked.c.id)
+    rows = await connection.execute(found)
+    candidates = [Place(row.at, row.id) for row in rows]
+    places: list[Place] = []
+    for start in range(0, len(candidates), _STEP):
+        some = candidates[start : start + _STEP]
+        read = select(dlq.c.id, dlq.c.headers, dlq.c.payload).where(
+            dlq.c.id.in_([place.id for place in some])
+        )
+        matching = {
+            row.id
+            for row in await connection.execute(read)
+            if chosen.matches(row.headers, row.payload)
+        }
+        places += [place for place in some if place.id in matching]
+    return Scanned(places, await edge(connection, chosen, after, SCAN_MAX))
+
+
+async def _count(connection: AsyncConnection, looked: Subquery) -> int:
+    statement = select(func.count()).select_from(looked)
+    return int((await connection.execute(statement)).scalar_one())
