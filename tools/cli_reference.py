@@ -64,9 +64,7 @@ def main() -> int:
 def page() -> str:
     root = typer.main.get_command(app)
     verbs = list(_verbs(root, "outlast"))
-    shared = {
-        name: param for name, param in _params(verbs) if name in {*ASKED, *WANTED, *MENDING}
-    }
+    shared = {name: param for name, param in _params(verbs) if name in {*ASKED, *WANTED, *MENDING}}
     parts = [
         ABOUT,
         "## Options of every verb\n\nBefore or after the verb; the nearest one counts.\n",

@@ -186,7 +186,9 @@ class Editor:
 
 
 @pytest.fixture
-def editor(tmp_path):
+def editor(tmp_path, monkeypatch):
+    # drafts that are kept go with the test
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     return Editor(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""The loop of an operator with a real broker: it fails, is listed, is fixed, restarted, replayed."""
+"""The loop of an operator with a real broker: it fails, is listed, fixed, restarted, replayed."""
 
 import asyncio
 from collections import Counter
@@ -51,7 +51,7 @@ async def said(command, *arguments):
 
 @pytest.mark.parametrize("version", ["1.0", None], ids=["version", "no-version"])
 def test_the_loop_of_the_guide_works_as_it_is_written(command, version):
-    """S2-18 S2-24 S2-69 S4-108: list, fix, restart, replay ID, replay-all -y; nothing forced."""
+    """S2-18 S2-24 S2-69 S4-100 S4-108: list, fix, restart, replay ID, replay-all; no force."""
 
     async def broken(engine):
         shop = Shop(command, engine, is_fixed=False, version=version)

@@ -80,7 +80,7 @@ def test_any_exception_becomes_a_dead_letter(name):
 
 
 def test_a_deep_traceback_keeps_its_last_twenty_frames():
-    """S0-39: the stack trace has a column of its own, with the innermost frames."""
+    """S0-39, S4-101: a column of its own for the trace; its last twenty frames, and it says so."""
 
     async def body(rig):
         async def handler(_delivery):

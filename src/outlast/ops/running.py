@@ -23,7 +23,6 @@ from outlast.stores.desk.selection import Selection, counted, walk, within
 
 _TRIES = 5
 _PAUSE_SECONDS = 0.2
-_READ_BODIES_AT_ONCE = 100
 
 Result = TypeVar("Result")
 
@@ -89,8 +88,6 @@ class Running(DeskContext):
     ) -> tuple[list[int], int | None]:
         async with self._reading() as at:
             chosen = await batch.select(at)
-            if chosen.matches is not None:
-                most = min(most, _READ_BODIES_AT_ONCE)
             return await walk(
                 at.connection, chosen, run.boundary, after, most, self.options.chunk_bytes
             )

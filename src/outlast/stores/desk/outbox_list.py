@@ -26,12 +26,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from outlast.model import headers as envelope
 from outlast.model.query import ROW_STATES, Condition, Query, Word
 from outlast.stores.desk.outbox_rows import OutboxRow, row_of
-from outlast.stores.desk.scanning import matcher
+from outlast.stores.desk.scanning import asks_bodies, matcher
 
 LOOKED_AT_MAX = 10_000
 """How many rows one list tests by their headers and bodies."""
 
-_STEP = 500
+_STEP = 100
 _COMPARED = {">=": ge, ">": gt, "<=": le, "<": lt}
 _ID_MAX = 2**63 - 1
 
@@ -74,8 +74,7 @@ async def listed(
 
 
 def _page(outbox: Table, query: Query, limit: int, after: int) -> Select[Any]:
-    asks_body = any(word.name == "body" for word in query.words)
-    columns = [c for c in outbox.columns if asks_body or c.name != "payload"]
+    columns = [c for c in outbox.columns if asks_bodies(query) or c.name != "payload"]
     where = (*_conditions(outbox, query), outbox.c.id > after)
     some = select(*columns).where(*where).order_by(outbox.c.id).limit(limit)
     if not any(word.name == "queue" and not word.negated for word in query.words):

@@ -12,8 +12,6 @@ from sqlalchemy import Column, Subquery, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outlast.model.letter_view import LetterView
-from outlast.model.query import REPLAYING
-from outlast.stores.desk.conditions import in_states
 from outlast.stores.desk.selection import Boundary, Place, Selection
 from outlast.stores.desk.shape import DeskTables
 from outlast.stores.desk.windows import (
@@ -96,7 +94,8 @@ async def page(
     """The newest letters that match, of those it looks at."""
     if chosen.matches is not None:
         return await _scanned_page(connection, chosen, limit, after, offset)
-    looked = window(chosen, after, LOOK_MAX, light(chosen.tables))
+    most = LOOK_MAX if chosen.is_looked_through else offset + limit + 1
+    looked = window(chosen, after, most, light(chosen.tables))
     found = await found_in(connection, looked, chosen)
     statement = found.limit(limit + 1).offset(offset)
     rows = (await connection.execute(statement)).mappings().all()
@@ -152,7 +151,7 @@ def light(tables: DeskTables) -> list[Column[Any]]:
 
 async def total_of(connection: AsyncConnection, chosen: Selection) -> tuple[int, bool]:
     """How many match, up to one more than is told exactly; whether there was more to look at."""
-    if not (chosen.far or chosen.far_states):
+    if not chosen.is_looked_through:
         some = select(chosen.tables.dlq.c.id).where(*chosen.where).limit(TOTAL_MAX + 1)
         return await _number(connection, some.subquery()), False
     looked = window(chosen, None, LOOK_MAX)
@@ -261,15 +260,3 @@ async def database_now(connection: AsyncConnection) -> datetime:
     """The database's clock."""
     found: datetime = (await connection.execute(select(clock()))).scalar_one()
     return found
-
-
-async def replaying_ids(
-    connection: AsyncConnection, tables: DeskTables, most: int
-) -> tuple[int, ...]:
-    """The letters that have been on their way for longest."""
-    if not tables.records_states:
-        return ()
-    dlq = tables.dlq
-    oldest = select(dlq.c.id).where(*in_states(dlq, (REPLAYING,)))
-    statement = oldest.order_by(dlq.c.state_changed_at, dlq.c.id).limit(most)
-    return tuple((await connection.execute(statement)).scalars())

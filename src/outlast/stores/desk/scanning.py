@@ -16,15 +16,20 @@ Matches = Callable[[Mapping[str, Any] | None, bytes | None], bool]
 _ABSENT = object()
 
 
+def asks_bodies(query: Query) -> bool:
+    """Whether the test needs the payload, which may be large."""
+    return any(word.name == "body" for word in query.words)
+
+
 def matcher(query: Query) -> Matches | None:
     """The test, or None when the columns tell all."""
     words = [word for word in query.words if word.name in {"header", "body"}]
     if not words:
         return None
-    asks_body = any(word.name == "body" for word in words)
+    has_body = asks_bodies(query)
 
     def matches(headers: Mapping[str, Any] | None, payload: bytes | None) -> bool:
-        body = _json(payload) if asks_body else _ABSENT
+        body = _json(payload) if has_body else _ABSENT
         return all(_holds(word, headers, body) is not word.negated for word in words)
 
     return matches

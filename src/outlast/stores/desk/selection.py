@@ -4,12 +4,12 @@ In: a connection, the tables, a query. Out: a `Selection`. Walks are never
 bounded; lists are (`windows`).
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, FromClause, Row, Select, func, literal, select, tuple_
+from sqlalchemy import ColumnElement, FromClause, Select, func, literal, null, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outlast.model.query import LISTED_STATES, REPLAYING, STATES, Query, Word
@@ -21,11 +21,12 @@ from outlast.stores.desk.conditions import (
     latest_failure,
     unrecorded,
 )
-from outlast.stores.desk.scanning import Matches, matcher
+from outlast.stores.desk.scanning import Matches, asks_bodies, matcher
 from outlast.stores.desk.shape import DeskTables
 from outlast.tables.instant import Instant
 
 _STEP = 200
+_READ_BYTES = 16 * 1024 * 1024
 _VERSIONS_MAX = 5000
 
 
@@ -38,7 +39,8 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """`matches` is None when the columns tell all. `unrecorded`: words nothing can answer.
+    """`matches` is None when the columns tell all; `reads_bodies`: it asks the payload, too.
+    `unrecorded`: words nothing can answer.
 
     For lists, `near` is what an index finds, `far` the words that letter by letter must be asked.
     """
@@ -47,12 +49,18 @@ class Selection:
     where: tuple[Where, ...]
     latest: ColumnElement[Any]
     matches: Matches | None
+    reads_bodies: bool
     unrecorded: tuple[str, ...]
     near: tuple[Where, ...]
     far: tuple[Word, ...]
     far_states: tuple[str, ...] | None
     order: ColumnElement[Any] | None
     """What comes before the id in the order of a list; None: hidden letters go by id alone."""
+
+    @property
+    def is_looked_through(self) -> bool:
+        """Whether a list must pass letters to find those that match."""
+        return bool(self.far) or self.far_states is not None
 
     def after(self, place: Place) -> Where:
         """The letters that come later in the list."""
@@ -92,16 +100,19 @@ async def selection(
     asked = query.states if states is None else states
     wanted = in_states(dlq, asked)
     # no index helps with hidden letters, so there is nothing to find out for them
-    recorded = set(asked) <= set(LISTED_STATES) and await _always_recorded(connection, tables)
+    recorded = set(asked) <= set(LISTED_STATES) and await _all_have(
+        connection, tables, "last_failure_at", LISTED_STATES
+    )
     latest = latest_failure(dlq, always_recorded=recorded)
     versions = {} if is_list else await _versions(connection, tables, query)
-    order, near_states, far_states = _order(tables, asked, latest)
+    order, near_states, far_states = await _order(connection, tables, asked, latest)
     near, far = _near_and_far(query, is_listed=near_states == asked and order is latest)
     return Selection(
         tables,
         (*wanted, *conditions(query.words, dlq, latest, versions)),
         latest,
         matcher(query),
+        asks_bodies(query),
         unrecorded(query, dlq),
         (*in_states(dlq, near_states), *conditions(near, dlq, latest, versions)),
         far,
@@ -110,13 +121,18 @@ async def selection(
     )
 
 
-def _order(
-    tables: DeskTables, states: tuple[str, ...], latest: ColumnElement[Any]
+async def _order(
+    connection: AsyncConnection,
+    tables: DeskTables,
+    states: tuple[str, ...],
+    latest: ColumnElement[Any],
 ) -> tuple[ColumnElement[Any] | None, tuple[str, ...], tuple[str, ...] | None]:
     """What a list goes by, the states that its index finds, and those it does not."""
     if not tables.records_states or set(states) <= set(LISTED_STATES):
         return latest, states, None
-    if set(states) == {REPLAYING}:
+    if set(states) == {REPLAYING} and await _all_have(
+        connection, tables, "state_changed_at", states
+    ):
         return tables.dlq.c.state_changed_at, states, None
     return None, STATES, states
 
@@ -137,14 +153,14 @@ def _is_simple(word: Word) -> bool:
     return not word.negated and len(word.alternatives) == 1
 
 
-async def _always_recorded(connection: AsyncConnection, tables: DeskTables) -> bool:
-    """Whether every listed letter has its last failure; an index answers."""
+async def _all_have(
+    connection: AsyncConnection, tables: DeskTables, time: str, states: Iterable[str]
+) -> bool:
+    """Whether every letter in these states has this time; an index answers."""
     dlq = tables.dlq
-    if "last_failure_at" not in dlq.c:
+    if time not in dlq.c:
         return False
-    lacking = select(literal(1)).where(
-        *in_states(dlq, LISTED_STATES), dlq.c.last_failure_at.is_(None)
-    )
+    lacking = select(literal(1)).where(*in_states(dlq, states), dlq.c[time].is_(None))
     return (await connection.execute(lacking.limit(1))).first() is None
 
 
@@ -184,13 +200,13 @@ async def walk(
     most: int,
     most_bytes: int | None = None,
 ) -> tuple[list[int], int | None]:
-    """The next letters of an action, by id, and where to go on; None at the end. Never bounded."""
+    """The next letters of an action, by id, and where to go on; None at the end. Never bounded.
+
+    `most_bytes`: of the messages that were found, edited ones included.
+    """
     dlq = chosen.tables.dlq
-    columns: list[ColumnElement[Any]] = [dlq.c.id, func.length(dlq.c.payload).label("size")]
-    if chosen.matches is not None:
-        columns += [dlq.c.headers, dlq.c.payload]
     statement = (
-        select(*columns)
+        select(dlq.c.id, _size(chosen.tables).label("size"))
         .where(*within(chosen, boundary), dlq.c.id > after)
         .order_by(dlq.c.id)
         .limit(most)
@@ -198,17 +214,63 @@ async def walk(
     rows = (await connection.execute(statement)).all()
     found: list[int] = []
     size = 0
-    for row in rows:
-        if most_bytes is not None and found and size + row.size > most_bytes:
-            return found, found[-1]
-        if _matches(chosen, row):
-            found.append(row.id)
-            size += row.size
+    for some in bites([Sized(*row) for row in rows]):
+        matching = await matching_ids(connection, chosen, [one.id for one in some])
+        for one in some:
+            if one.id not in matching:
+                continue
+            if most_bytes is not None and found and size + one.size > most_bytes:
+                return found, found[-1]
+            found.append(one.id)
+            size += one.size
     return found, rows[-1].id if len(rows) == most else None
 
 
-def _matches(chosen: Selection, row: Row[Any]) -> bool:
-    return chosen.matches is None or chosen.matches(row.headers, row.payload)
+def _size(tables: DeskTables) -> ColumnElement[int]:
+    size = func.length(tables.dlq.c.payload)
+    if tables.revision is None:
+        return size
+    revision = tables.revision
+    largest = select(func.max(func.length(revision.c.payload))).where(
+        revision.c.dlq_id == tables.dlq.c.id
+    )
+    return size + func.coalesce(largest.scalar_subquery(), 0)
+
+
+class Sized(NamedTuple):
+    """A letter that may have to be read, and how many bytes that would be."""
+
+    id: int
+    size: int
+
+
+def bites(letters: Sequence[Sized]) -> Iterator[list[Sized]]:
+    """As many at once as may be in memory together; a very large one comes alone."""
+    some: list[Sized] = []
+    size = 0
+    for letter in letters:
+        if some and (len(some) == _STEP or size + letter.size > _READ_BYTES):
+            yield some
+            some, size = [], 0
+        some.append(letter)
+        size += letter.size
+    if some:
+        yield some
+
+
+async def matching_ids(
+    connection: AsyncConnection, chosen: Selection, ids: Sequence[int]
+) -> set[int]:
+    """Those that the header and body words take. Ends the transaction of whoever only reads."""
+    if chosen.matches is None:
+        return set(ids)
+    dlq = chosen.tables.dlq
+    payload = dlq.c.payload if chosen.reads_bodies else null().label("payload")
+    statement = select(dlq.c.id, dlq.c.headers, payload).where(dlq.c.id.in_(ids))
+    rows = (await connection.execute(statement)).all()
+    # a look at very many bodies takes a while: it must not hold back the cleaning of tables
+    await connection.rollback()
+    return {row.id for row in rows if chosen.matches(row.headers, row.payload)}
 
 
 def within(chosen: Selection, boundary: Boundary) -> tuple[Where, ...]:
@@ -226,7 +288,7 @@ async def counted(connection: AsyncConnection, chosen: Selection, boundary: Boun
     if chosen.matches is None:
         total = select(func.count()).select_from(chosen.tables.dlq)
         return int((await connection.execute(total.where(*within(chosen, boundary)))).scalar_one())
-    return len([i async for ids in walk_all(connection, chosen, boundary) for i in ids])
+    return sum([len(ids) async for ids in walk_all(connection, chosen, boundary)])
 
 
 async def walk_all(

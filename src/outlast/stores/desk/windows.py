@@ -11,7 +11,14 @@ from sqlalchemy import ColumnElement, Select, Subquery, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outlast.stores.desk.conditions import columns_of
-from outlast.stores.desk.selection import Place, Selection, versions_of
+from outlast.stores.desk.selection import (
+    Place,
+    Selection,
+    Sized,
+    bites,
+    matching_ids,
+    versions_of,
+)
 
 LOOK_MAX = 20_000
 """How many letters a list passes to find words that no index knows."""
@@ -20,7 +27,6 @@ SCAN_MAX = 10_000
 """How many it reads to find header and body words."""
 
 _TOLD_MAX = 100_000
-_STEP = 200
 
 
 class Scanned(NamedTuple):
@@ -82,25 +88,15 @@ async def scan(
     connection: AsyncConnection, chosen: Selection, after: Place | None = None
 ) -> Scanned:
     """Read headers and bodies of the newest letters, one by one."""
-    assert chosen.matches is not None, "only queries that need the bytes come here"
-    dlq = chosen.tables.dlq
-    looked = window(chosen, after, SCAN_MAX)
-    found = await found_in(connection, looked, chosen, looked.c.at, looked.c.id)
-    rows = await connection.execute(found)
-    candidates = [Place(row.at, row.id) for row in rows]
-    places: list[Place] = []
-    for start in range(0, len(candidates), _STEP):
-        some = candidates[start : start + _STEP]
-        read = select(dlq.c.id, dlq.c.headers, dlq.c.payload).where(
-            dlq.c.id.in_([place.id for place in some])
-        )
-        matching = {
-            row.id
-            for row in await connection.execute(read)
-            if chosen.matches(row.headers, row.payload)
-        }
-        places += [place for place in some if place.id in matching]
-    return Scanned(places, await edge(connection, chosen, after, SCAN_MAX))
+    size = func.length(chosen.tables.dlq.c.payload).label("size")
+    looked = window(chosen, after, SCAN_MAX, (size,))
+    found = await found_in(connection, looked, chosen, looked.c.id, looked.c.size, looked.c.at)
+    rows = (await connection.execute(found)).all()
+    end = await edge(connection, chosen, after, SCAN_MAX)
+    matching: set[int] = set()
+    for some in bites([Sized(row.id, row.size) for row in rows]):
+        matching |= await matching_ids(connection, chosen, [letter.id for letter in some])
+    return Scanned([Place(row.at, row.id) for row in rows if row.id in matching], end)
 
 
 async def _count(connection: AsyncConnection, looked: Subquery) -> int:
