@@ -113,7 +113,7 @@ def _section(path, command):
 
 
 def _argument(param):
-    shown = param.metavar or param.name.upper()
+    shown = (param.metavar or param.name.upper()) + ("..." if param.nargs != 1 else "")
     return shown if param.required else f"[{shown}]"
 
 

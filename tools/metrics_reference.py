@@ -43,9 +43,10 @@ With `include_bus_metrics=False` these are left out, and only the following rema
 """
 
 BUS_OPENTELEMETRY = """\
-Histograms `messaging.process.duration` and `messaging.publish.duration` in seconds; with
+Histogram `messaging.outbox.dead_letter_age` in seconds: from a message's making to its terminal
+failure. Histograms `messaging.process.duration` and `messaging.publish.duration` in seconds; with
 `include_messages_counters=True` also the counters `messaging.process.messages` and
-`messaging.publish.messages`. With `include_bus_metrics=False` these are left out.
+`messaging.publish.messages`. With `include_bus_metrics=False` the latter are left out.
 
 Attributes: `messaging.system` (`outbox`), `messaging.destination.name` (the queue),
 `messaging.operation` (`receive`, `process`, `publish`), `error.type` if there was an exception,
@@ -86,6 +87,10 @@ def prometheus_counters() -> list[str]:
     for name, tag, about in prometheus.OUTBOX_COUNTERS.values():
         label = f"`{prometheus.label_of(tag)}`" if tag else ""
         lines.append(f"| `<prefix>_outbox_{name}_total` | {about} | {label} |")
+    lines.append(
+        "| `<prefix>_outbox_dead_letter_age_seconds` | a histogram: from a message's making to its "
+        "terminal failure | |"
+    )
     return [*lines, ""]
 
 

@@ -52,15 +52,10 @@ def start_up(rounds: int) -> dict[str, Any]:
     }
 
 
-def findings(cells: Cells, start: dict[str, Any], rows: int) -> list[Finding]:
-    """Reported."""
-    done = [cell for cell in cells[OURS_DEFAULT.name] if cell is not None]
-    idle = median([cell["idle_mb"] for cell in done]) if done else None
-    more = median([cell["backlog_mb"] - cell["idle_mb"] for cell in done]) if done else None
+def start_findings(start: dict[str, Any]) -> list[Finding]:
+    """Reported: seconds are this machine's."""
     seconds = start["seconds"]
     return [
-        Finding("M", "memory of an idle worker, MB", idle, "<=", 90.0, gates=False),
-        Finding("M", f"more of it with {rows:,} rows ready, MB", more, "<=", 40.0, gates=False),
         Finding(
             "M",
             "start of `outlast version` / of an empty interpreter",
@@ -69,5 +64,16 @@ def findings(cells: Cells, start: dict[str, Any], rows: int) -> list[Finding]:
             note=f"{seconds['outlast version'] * 1e3:.0f} ms; `import outlast` loads "
             + (", ".join(start["import_loads"]) or "no driver and no framework"),
         ),
-        Finding("M", f"start of `{LIST}`, ms", seconds[LIST] * 1e3, "<=", 400.0, gates=False),
+        Finding("M", f"`{LIST}`, whole, ms", seconds[LIST] * 1e3, "<=", 400.0, gates=False),
+    ]
+
+
+def findings(cells: Cells, rows: int) -> list[Finding]:
+    """Reported."""
+    done = [cell for cell in cells[OURS_DEFAULT.name] if cell is not None]
+    idle = median([cell["idle_mb"] for cell in done]) if done else None
+    more = median([cell["backlog_mb"] - cell["idle_mb"] for cell in done]) if done else None
+    return [
+        Finding("M", "memory of an idle worker, MB", idle, "<=", 90.0, gates=False),
+        Finding("M", f"more of it with {rows:,} rows ready, MB", more, "<=", 40.0, gates=False),
     ]

@@ -28,7 +28,8 @@ from outlast.model.replay import (
 )
 from outlast.ops import DeskError, NotRecorded
 from outlast.ops.context import need_filter
-from outlast.ops.replaying import ReplayOptions, _not_found
+from outlast.ops.refusals import not_found
+from outlast.ops.replaying import ReplayOptions
 from outlast.ops.tally import ReplayTally
 from outlast.policy.gates import ReplayRequest, judge
 from outlast.policy.masking import SECRET_NAMES, Masker
@@ -118,7 +119,9 @@ def said_of_one_letter():
     assert {a.gate for a in answers if isinstance(a, Refusal)} == set(get_args(Gate))
     assert {a.state for a in answers if isinstance(a, Denial)} == set(STATES) - set(LISTED_STATES)
     results = [result_of(answer) for answer in answers]
-    results += [_without_revision(letter(), "orders"), _not_found(17)]
+    gone = not_found(17)
+    gone = LetterReplay(17, "failed", reason=str(gone), remedy=gone.remedy)
+    results += [_without_revision(letter(), "orders"), gone]
     outcomes.print_replays(BulkReplay(results=tuple(results)))
 
 

@@ -66,27 +66,3 @@ def test_old_letters_are_deleted(page_postgres):
     job = sql_with("docs/guides/dead-letters.md", "interval '90 days'")
     _, _, _, kept = applied(page_postgres(), metadata, letters, job)
     assert sorted(row["original_id"] for row in kept) == [1, 89]
-
-
-def test_a_letter_is_sent_again_once(page_postgres):
-    """By hand: the statement moves the bytes and keeps the id; a second time it does nothing."""
-    metadata = MetaData()
-    make_dlq_table(metadata)
-    letter = (
-        "INSERT INTO outbox_dlq (id, original_id, queue, payload, headers, deliveries_count, "
-        "created_at, failure_reason, message_id) VALUES (1, 7, 'q', 'x', '{\"k\": 1}', 1, now(), "
-        "'rejected', 'm');\n"
-    )
-    again = sql_with("docs/guides/dead-letters.md", "outlast-message-id")
-    url = page_postgres()
-    _, _, _, kept = applied(url, metadata, letter, again, again)
-    assert kept == []
-
-    async def rows():
-        connection = await asyncpg.connect(url.replace("+asyncpg", ""))
-        found = await connection.fetch("SELECT queue, payload, headers::text FROM outbox")
-        await connection.close()
-        return [tuple(row) for row in found]
-
-    (row,) = asyncio.run(rows())
-    assert row == ("q", b"x", '{"k": 1, "outlast-message-id": "m"}')

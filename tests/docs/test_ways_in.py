@@ -40,3 +40,5 @@ def test_the_pages_of_operators_lead_there():
     """S2-66: whoever works on dead letters finds how they came to be."""
     operators = (pages.ROOT / "docs" / "operate" / "dead-letters.md").read_text("utf-8")
     assert "../guides/dead-letters.md#reasons" in operators
+    for reason in get_args(DLQFailureReason):
+        assert f"\n| `{reason}` | " in operators

@@ -29,7 +29,7 @@ def lines_of(done):
 
 
 def test_inspect_answers_the_six_questions(command):
-    """S4-84, S4-102, S0-30: which queue, why, how often, first, last, where; for how long."""
+    """S2-16, S4-84, S4-102, S0-30: which queue, why, how often, first, last, where; how long."""
     (letter,) = command.plant(
         created_at=ago(hours=9),
         failed_at=ago(hours=8, minutes=30),
@@ -38,6 +38,7 @@ def test_inspect_answers_the_six_questions(command):
         stack_trace='Traceback\n  File "shop.py", line 7, in handle',
         attempts_count=4,
         total_deliveries=5,
+        consumer_instance="host-1",
     )
     done = command.run("dlq", "inspect", letter)
     said = lines_of(done)
@@ -54,6 +55,9 @@ def test_inspect_answers_the_six_questions(command):
     assert {name: said[name] for name in shown} == shown
     assert '    File "shop.py", line 7, in handle' in done.out.splitlines()
     document = command.run("dlq", "inspect", letter, "--json").document
+    protean = ("stream", "original_id", "consumer_group", "consumer_instance", "retry_count")
+    assert [document[name] for name in protean] == ["orders", 1, "handle", "host-1", 4]
+    assert datetime.fromisoformat(document["failed_at"]) == ago(hours=2, minutes=45)
     assert document["bouncing_for_seconds"] == 5.25 * 3600
     assert document["time_to_terminal_failure_seconds"] == 1800
 

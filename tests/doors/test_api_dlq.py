@@ -221,7 +221,7 @@ def test_fixed_words_win_over_ids(sqlite):
             assert answer.headers["allow"] == "POST"
         answer = await caller.patch("/api/dlq")
         problem(answer, 405)
-        assert answer.headers["allow"] == "GET, DELETE"
+        assert answer.headers["allow"] == "GET, HEAD, DELETE"
 
     run_api(sqlite, body)
 

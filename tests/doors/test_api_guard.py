@@ -335,6 +335,67 @@ def test_a_body_that_does_not_arrive_is_given_up(sqlite):
     run_api(sqlite, body, options={"body_seconds": 0.01})
 
 
+def test_whoever_takes_nothing_of_an_answer_loses_its_slot(sqlite, caplog):
+    """The answer is given up, the slot is free, and the log tells why."""
+
+    async def body(api, caller):
+        await api.world.plant()
+        letters = api.world.desk.export
+
+        async def endless(*given, **more):
+            async for part in letters(*given, **more):
+                while True:
+                    yield part
+
+        api.world.desk.export = endless
+        scope = httpx_scope("GET", "/api/dlq/export", api.made["all"].secret)
+        taken = []
+
+        async def receive():
+            if not taken:
+                taken.append("body")
+                return {"type": "http.request", "body": b"", "more_body": False}
+            await asyncio.Event().wait()
+
+        async def send(message):
+            taken.append(message["type"])
+            await (asyncio.Event().wait() if len(taken) == stop_at else asyncio.sleep(0))
+
+        for stop_at in (2, 3, 20):
+            taken.clear()
+            with pytest.raises(Exception, match=r"^$"):
+                await api.app(scope, receive, send)
+            assert len(taken) == stop_at
+            assert api.app.state.heavy == 0
+        stop_at = 0
+        taken.clear()
+        api.options.__dict__["stream_seconds"] = 0.1
+        with pytest.raises(Exception, match=r"^$"):
+            await api.app(scope, receive, send)
+        assert api.app.state.heavy == 0
+        assert caplog.text.count("was not taken in time") == 4
+        assert done(await caller.get("/api/dlq/stats"))
+
+    run_api(sqlite, body, options={"send_seconds": 0.02, "heavy_max": 1})
+
+
+def httpx_scope(method, path, secret):
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"host", b"127.0.0.1"), (b"authorization", f"Bearer {secret}".encode())],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 8787),
+    }
+
+
 def test_headers_and_urls_have_sizes(sqlite):
     async def body(api, caller):
         problem(await caller.get("/api/dlq", headers={"X-Big": "x" * 40_000}), 431)

@@ -185,7 +185,12 @@ def test_replay_by_message_ids_and_by_criteria(database):
         assert every["replayed"] == 1
         told = problem(await caller.post("/replay", json={"messageId": "none"}), 404)
         assert "none" in told["error"]
-        assert done(await caller.post("/replay", json={"messageId": "m-9"}))["failed"] == 1
+        over = done(await caller.post("/replay", json={"messageId": "m-9"}))
+        assert (over["failed"], over["results"][0]["outcome"]) == (1, "refused")
+        await world.plant(message_id="m-8", state="needs_review")
+        kept = done(await caller.post("/replay", json={"messageId": "m-8"}))
+        assert (kept["replayed"], kept["failed"]) == (0, 1)
+        assert "needs_review" in kept["results"][0]["error"]
         criteria = {"criteria": {"subscriberId": "ship"}, "reason": "well again"}
         rest = done(await caller.post("/replay", json=criteria))
         assert {r["messageId"] for r in rest["results"]} == {"m-2", "m-3"}

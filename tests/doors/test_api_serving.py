@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 
 import httpx
 import pytest
@@ -40,14 +41,17 @@ class Served:
             text=True,
         )
         self.lines = []
+        self._watchdog = threading.Timer(PATIENCE, self.process.kill)
+        self._watchdog.start()
         self.port = self._port()
 
     def _port(self):
         for line in self.process.stderr:
             self.lines.append(line)
-            found = re.search(r"listening on http://127\.0\.0\.1:(\d+)", line)
+            found = re.search(r"listening on http://\S+:(\d+)", line)
             if found:
                 return int(found[1])
+        self._watchdog.cancel()
         raise AssertionError("".join(self.lines))
 
     def end(self, how):
@@ -60,6 +64,7 @@ class Served:
         return self
 
     def __exit__(self, *_):
+        self._watchdog.cancel()
         if self.process.poll() is None:
             self.process.kill()
             self.process.communicate()
@@ -175,7 +180,8 @@ def _free_port():
 def test_what_it_refuses_to_be(planted, options, tokens, said):
     """Exit 2, one sentence and the next step, no traceback."""
     with pytest.raises(AssertionError, match=re.escape(said)) as refused:
-        Served(planted, *options, tokens=tokens)
+        with Served(planted, *options, tokens=tokens):
+            pass
     assert "Traceback" not in str(refused.value)
 
 

@@ -348,7 +348,7 @@ def test_what_depends_on_code_that_must_not_run_is_unknown(make, body):
         {"middlewares": [Counting]},
         {"middlewares": [ExceptionMiddleware()]},
     ],
-    ids=str,
+    ids=["types", "serializer", "own middleware", "exceptions"],
 )
 def test_what_changes_no_message_is_no_obstacle(options):
     assert asked(with_broker(of_any, **options), b"{}", JSON) == "accepted"

@@ -95,7 +95,7 @@ def test_a_message_that_waits_is_run_now(anywhere):
     document = anywhere.run("outbox", "run-now", waiting, "abc", "--json").document
     assert [(one["row_id"], one["outcome"]) for one in document["results"]] == [
         (waiting, "due"),
-        ("abc", "not_due"),
+        ("abc", "not_waiting"),
     ]
 
 
@@ -128,7 +128,7 @@ def test_workers_are_listed_with_what_they_report(anywhere, monkeypatch):
     lines = {line.split()[0]: line for line in done.out.splitlines() if line}
     assert " live " in lines["here"]
     assert "not live" not in lines["here"]
-    assert all(told in lines["here"] for told in ("1.4", "60s", " 8 ", "0.012s", "0.5s", "orders"))
+    assert all(told in lines["here"] for told in ("1.4", "60s", " 8 ", " 12ms", "500ms", "orders"))
     assert " not live " in lines["gone"]
     assert "2h" in lines["gone"]
     assert " stopped " in lines["ended"]

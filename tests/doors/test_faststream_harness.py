@@ -226,7 +226,12 @@ def test_events_of_the_sync_mode():
         ]
         row = {"queue": "q", "subscriber": "Handle", "deliveries_count": 1}
         assert heard.of("dlq_written") == [
-            {**row, "failure_reason": "retry_terminal", "exception_type": "RuntimeError"}
+            {
+                **row,
+                "failure_reason": "retry_terminal",
+                "age_seconds": mock.ANY,
+                "exception_type": "RuntimeError",
+            }
         ]
         assert heard.of("acked") == [{**row, "duration_seconds": mock.ANY}]
 

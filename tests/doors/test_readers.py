@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import tempfile
+import threading
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -98,7 +99,7 @@ async def everything(world):
 
 
 def test_over_http_a_reader_reads_and_is_refused_in_sentences(postgres):
-    """A role with SELECT alone: every GET answers; what writes is 403 by scope, 503 by right."""
+    """A role with SELECT alone: every GET answers; what writes is 403 by scope, 501 by right."""
 
     async def body(api, _):
         world = api.world
@@ -119,8 +120,9 @@ def test_over_http_a_reader_reads_and_is_refused_in_sentences(postgres):
             async with api.client(app, api.made["all"].secret) as caller:
                 for method, route, asked in ORDERS:
                     answer = await caller.request(method, route.format(**named), json=asked)
-                    said = problem(answer, 503)["error"]
-                    assert "permission denied" in said, (route, said)
+                    said = problem(answer, 501)
+                    assert "permission denied" in said["error"], (route, said)
+                    assert "--dsn" in said["remedy"], route
         assert await everything(world) == before
 
     run_api(postgres, body)
@@ -241,3 +243,30 @@ def test_a_reader_sees_what_stands_in_the_log_of_somebody_at_work(folder, monkey
     done = database.run(body)
     assert done.status == 0, done.err
     assert done.document["total"] == 3
+
+
+def test_a_file_that_cannot_be_opened_leaves_nothing_running(folder, monkeypatch, capsys):
+    """The driver's thread ends before its loop does: else it would say so with a traceback."""
+    from aiosqlite.core import Connection
+
+    from tests.conftest import Database
+
+    path = folder / "shop.db"
+    command = Command(Database(f"sqlite+aiosqlite:///{path}"), monkeypatch, capsys)
+    command.run("dlq", "list")
+    before, lost, stop = set(threading.enumerate()), [], Connection.stop
+
+    def slowly(self):
+        self._tx.put_nowait((None, lambda: threading.Event().wait(0.2)))
+        return stop(self)
+
+    monkeypatch.setattr(Connection, "stop", slowly)
+    monkeypatch.setattr(threading, "excepthook", lost.append)
+    path.chmod(0)
+    with as_nobody():
+        done = command.run("dlq", "list")
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+    assert (done.status, done.out) == (2, "")
+    assert "unable to open database file" in done.err
+    assert lost == []

@@ -61,6 +61,8 @@ def test_a_failing_message_is_retried_on_time_and_then_dead():
         assert letter["deliveries_count"] == 3
         assert letter["last_exception"] == "ValueError('no')"
         assert rig.names()[-2:] == ["dlq_written", "nacked_terminal"]
+        # from its making, not from its last claim
+        assert 10.0 <= rig.told("dlq_written")[0]["age_seconds"] < 10.1
         assert rig.names().count("dispatched") == 3
         assert rig.store.rows == []
 

@@ -10,10 +10,19 @@ from .package import ROOT
 
 PAGES = rows.pages()
 
+
+def spans(group, *both):
+    return [f"{group}-{number:02d}" for first, last in both for number in range(first, last + 1)]
+
+
 REQUIRED_ROWS = [
     *(f"S0-{number:02d}" for number in range(1, 60)),
     *(f"S1-{number:02d}" for number in range(1, 51)),
     *("S2-01", "S2-03", "S2-04", "U-20"),
+    *spans("S2", (9, 30), (38, 39), (60, 66), (69, 69)),
+    *spans("S3", (16, 20), (23, 26), (33, 36), (44, 46), (48, 48)),
+    *spans("S4", (7, 12), (29, 36), (66, 66), (75, 77), (84, 104), (107, 110)),
+    *spans("U", (3, 4), (6, 7), (9, 9), (13, 13), (15, 17)),
 ]
 CASES = {
     "A": 11,

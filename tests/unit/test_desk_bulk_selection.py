@@ -24,7 +24,7 @@ def selection(text, **options):
             {
                 "needs_review": "queue:a state:needs_review",
                 "escalated": "queue:a state:escalated",
-                "POISON": "queue:a state:open category:POISON",
+                "POISON": "queue:a category:POISON state:open",
             },
         ),
         (
@@ -32,29 +32,34 @@ def selection(text, **options):
             "-state:escalated state:open -category:POISON",
             {
                 "needs_review": "-state:escalated state:needs_review",
-                "POISON": "-state:escalated state:open category:POISON",
+                "POISON": "-state:escalated category:POISON state:open",
+            },
+        ),
+        ("state:needs_review", "state:needs_review", {}),
+        ("state:open category:POISON", "state:open category:POISON", {}),
+        (
+            "category:EXTERNAL",
+            "category:EXTERNAL state:open -category:POISON",
+            {
+                "needs_review": "category:EXTERNAL state:needs_review",
+                "escalated": "category:EXTERNAL state:escalated",
             },
         ),
         (
-            "state:needs_review",
-            "state:needs_review -category:POISON",
-            {"POISON": "state:needs_review category:POISON"},
+            "category:POISON category:AUTH -state:escalated",
+            "category:POISON category:AUTH -state:escalated state:open -category:POISON",
+            {
+                "needs_review": "category:POISON category:AUTH -state:escalated state:needs_review",
+                "POISON": "-state:escalated category:POISON state:open",
+            },
         ),
         (
-            "state:open category:EXTERNAL",
-            "category:EXTERNAL state:open -category:POISON",
-            {},
-        ),
-        (
-            "state:open category:POISON category:AUTH",
-            "state:open category:POISON category:AUTH -category:POISON",
-            {"POISON": "state:open category:POISON"},
-        ),
-        ("state:open -category:POISON", "state:open -category:POISON", {}),
-        (
-            "state:open -category:AUTH",
-            "state:open -category:AUTH -category:POISON",
-            {"POISON": "state:open -category:AUTH category:POISON"},
+            "-state:open",
+            "-state:open state:open -category:POISON",
+            {
+                "needs_review": "-state:open state:needs_review",
+                "escalated": "-state:open state:escalated",
+            },
         ),
     ],
 )

@@ -182,8 +182,6 @@ def test_headers_and_paths_into_the_body():
     assert only(r'body.a\.b."c d":x').path == ("a.b", "c d")
     assert plain('body.note:""').value == ""
     assert read("header.a:1 header.b:2").words[1].path == ("b",)
-    assert read("body.a:1").scans_bodies
-    assert not read("queue:a").scans_bodies
 
 
 def test_states():

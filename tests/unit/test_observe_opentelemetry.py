@@ -56,6 +56,14 @@ def test_a_dead_letter_with_an_exception():
     }
 
 
+def test_the_time_to_terminal_failure_is_a_histogram():
+    """S0-30: in seconds."""
+    meters = Meters()
+    meters.recorder(events.DLQ_WRITTEN, {**ROW, "failure_reason": "rejected", "age_seconds": 90.0})
+    ((_, point),) = meters.points()[OUTBOX + "dead_letter_age"]
+    assert (point.sum, point.count) == (90.0, 1)
+
+
 def test_a_dead_letter_without_an_exception_has_no_error_type():
     """S0-47, S0-49: the attribute is absent, not empty."""
     meters = Meters()
@@ -167,7 +175,7 @@ def test_a_meter_is_used_as_given():
 
 def test_every_word_of_the_vocabulary_is_accepted():
     recorder = Meters(include_messages_counters=True).recorder
-    numbers = {"count", "size_bytes", "duration_seconds", "next_delay_seconds"}
+    numbers = {"count", "size_bytes", "duration_seconds", "next_delay_seconds", "age_seconds"}
     for event in events.VOCABULARY.values():
         for names in (event.tags, (*event.tags, *event.sometimes)):
             recorder(event.name, {name: 1 if name in numbers else "x" for name in names})

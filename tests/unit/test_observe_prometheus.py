@@ -47,6 +47,15 @@ def test_a_dead_letter_is_counted_by_reason(registry, recorder):
     assert line.endswith(" 1.0")
 
 
+def test_the_time_to_terminal_failure_is_a_histogram(registry, recorder):
+    """S0-30: a message that died after 90 seconds is in the bucket above a minute."""
+    recorder(events.DLQ_WRITTEN, {**ROW, "failure_reason": "rejected", "age_seconds": 90.0})
+    name = "faststream_outbox_dead_letter_age_seconds"
+    assert consumed(registry, f"{name}_sum") == 90.0
+    assert consumed(registry, f"{name}_bucket", le="60.0") == 0
+    assert consumed(registry, f"{name}_bucket", le="600.0") == 1
+
+
 def test_a_message_from_dispatch_to_ack(registry, recorder):
     recorder(events.DISPATCHED, {**ROW, "size_bytes": 100})
     assert consumed(registry, BUS + "messages_in_process") == 1
@@ -213,7 +222,7 @@ def test_it_shares_a_registry_with_the_frameworks_own_metrics(registry):
 
 
 def test_every_word_of_the_vocabulary_is_accepted(recorder):
-    numbers = {"count", "size_bytes", "duration_seconds", "next_delay_seconds"}
+    numbers = {"count", "size_bytes", "duration_seconds", "next_delay_seconds", "age_seconds"}
     for event in events.VOCABULARY.values():
         for names in (event.tags, (*event.tags, *event.sometimes)):
             recorder(event.name, {name: 1 if name in numbers else "x" for name in names})

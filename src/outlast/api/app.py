@@ -4,10 +4,12 @@ In: a desk, a book of tokens, options. Out: an ASGI application, to serve or to 
 prefix. It opens nothing by itself.
 """
 
+import re
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.middleware.cors import CORSMiddleware
+from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from outlast.api import (
@@ -22,7 +24,7 @@ from outlast.api import (
     schemas,
 )
 from outlast.api.answers import Document
-from outlast.api.auth import ActorFinder, Anybody
+from outlast.api.auth import SCHEME, ActorFinder, Anybody, May
 from outlast.api.desk import BARE
 from outlast.api.guard import Guard
 from outlast.api.options import ApiOptions
@@ -34,7 +36,8 @@ TITLE = "outlast"
 ABOUT = """Dead letters: see, understand, fix, replay.
 
 Errors are `application/problem+json` with a sentence in `error`. A request with an
-`Idempotency-Key` may be repeated for a day. Times without a zone are UTC."""
+`Idempotency-Key` may be repeated for a day. Times without a zone are UTC. The scope that a token
+needs stands in `security`."""
 
 _BY_ID = (
     ("/api/dlq/{dlq_id}", dlq_looking.protean_letter, schemas.ProteanLetter),
@@ -59,7 +62,7 @@ def make_app(
         separate_input_output_schemas=False,
     )
     app.state.desk, app.state.options = desk, given
-    app.state.heavy, app.state.lately = 0, health.Lately(given.health_seconds)
+    app.state.heavy, app.state.lately = 0, health.Lately(given.health_seconds, given.ready_seconds)
     for part in (dlq_looking, dlq_acting, dlq_transfer, keymate, outbox, health, metrics):
         # flat, so that the routes of the application are all there are
         app.router.routes.extend(part.router.routes)
@@ -103,7 +106,26 @@ def document_of(app: FastAPI) -> dict[str, Any]:
     document = app.openapi()
     shapes = document.setdefault("components", {}).setdefault("schemas", {})
     shapes["ProblemDocument"] = replies.ProblemDocument.model_json_schema()
+    for route in app.routes:
+        if isinstance(route, APIRoute) and route.include_in_schema:
+            for method in route.methods or ():
+                operation = document["paths"][route.path][method.lower()]
+                operation["operationId"] = _operation_id(method, route.path)
+                operation["summary"] = re.split(r"[.;] |\.$", operation["description"])[0]
+                if "security" in operation:
+                    operation["security"] = [{SCHEME: _scopes_of(route)}]
     return document
+
+
+def _scopes_of(route: APIRoute) -> list[str]:
+    asked: list[Any] = [needed.call for needed in route.dependant.dependencies]
+    return [one.scope for one in asked if isinstance(one, May) and one.scope]
+
+
+def _operation_id(method: str, path: str) -> str:
+    """`get_dlq`, `post_dlq_id_replay`: as stable as the path."""
+    named = re.sub(r"/id/\{\w+\}", "/id", path.removeprefix("/api"))
+    return "_".join([method.lower(), *re.findall(r"\w+", named)])
 
 
 def _version() -> str:

@@ -24,14 +24,21 @@ _WORDS_MAX = 25
 _VALUE_CHARS_MAX = 500
 
 Reason = Annotated[
-    str | None, Field(max_length=REASON_CHARS_MAX, description="Why, for the history.")
+    str | None,
+    Field(
+        max_length=REASON_CHARS_MAX,
+        description="Why, for the history.",
+        examples=["the carrier is back"],
+    ),
 ]
 Cursor = Annotated[
     str | None,
     Field(max_length=CURSOR_CHARS_MAX, description="The `cursor` of an answer: go on from there."),
 ]
 Identifier = Annotated[int, Field(gt=0, lt=2**63)]
-Identifiers = Annotated[list[Identifier], Field(min_length=1, max_length=IDS_MAX)]
+Identifiers = Annotated[
+    list[Identifier], Field(min_length=1, max_length=IDS_MAX, examples=[[17, 18]])
+]
 _Value = Annotated[str, StringConstraints(min_length=1, max_length=_VALUE_CHARS_MAX)]
 _Values = Annotated[list[_Value], Field(default_factory=list, max_length=_WORDS_MAX)]
 
@@ -60,7 +67,11 @@ class Filter(Form):
     state: Annotated[_Values, Field(description="`state:`; may be repeated; `any` for all.")]
     since: Annotated[
         str | None,
-        Field(max_length=100, description="`2h`, `3d`, or a time; without a zone it is UTC."),
+        Field(
+            max_length=100,
+            description="`2h`, `3d`, or a time; without a zone it is UTC.",
+            examples=["2h"],
+        ),
     ] = None
     until: Annotated[str | None, Field(max_length=100, description="The same, exclusive.")] = None
 
@@ -84,6 +95,9 @@ class Filter(Form):
             error.text = self.q  # type: ignore[attr-defined]
             raise
 
+
+REPEATED = frozenset({"subscription", "queue", "subscriber", "category", "state"})
+"""Parameters that may be given several times: the same word again is OR."""
 
 Place = Annotated[
     str | None,
@@ -125,11 +139,20 @@ class Change(Form):
     ] = None
     payload_base64: Annotated[str | None, Field(description="The new body, any bytes.")] = None
     patch: Annotated[
-        list[dict[str, Any]] | None, Field(max_length=1000, description="A JSON Patch (RFC 6902).")
+        list[dict[str, Any]] | None,
+        Field(
+            max_length=1000,
+            description="A JSON Patch (RFC 6902).",
+            examples=[[{"op": "replace", "path": "/price", "value": 0}]],
+        ),
     ] = None
     transform: Annotated[
         str | None,
-        Field(max_length=512, description="One that the setting `transforms` names."),
+        Field(
+            max_length=512,
+            description="One that the setting `transforms` names.",
+            examples=["shop.mend:price"],
+        ),
     ] = None
     set_headers: Annotated[dict[str, str], Field(default_factory=dict, max_length=100)]
     unset_headers: Annotated[list[str], Field(default_factory=list, max_length=100)]

@@ -1,26 +1,31 @@
-"""What the routes share: the desk behind the application, one answer per request, slots.
+"""What the routes share: the desk behind the application, letters, changes, slots.
 
-In: a request. Out: the desk, its documents, refusals in the desk's own words.
+In: a request. Out: the desk, its documents, refusals in the desk's own words. A new body is a text
+or base64, never a JSON value, so that nothing of it is lost on the way.
 """
 
-import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import base64
+import binascii
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Mapping
 from http import HTTPStatus
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
-from outlast.api.asking import Change, Filter, ReplayBody
-from outlast.api.options import ApiOptions
-from outlast.api.payloads import bytes_of, patch_in
+from outlast.api.asking import Change, ChangedReplayBody, Filter
+from outlast.api.auth import Call
 from outlast.api.problems import Refused
 from outlast.model.edit import Edit
+from outlast.model.letter_view import LetterView
 from outlast.model.query import Query
 from outlast.model.replay import BulkReplay
-from outlast.ops import Actor, BadRequest, Desk
+from outlast.ops import Actor, BadRequest, Desk, LetterNotFound
 from outlast.ops.replaying import ReplayOptions
 from outlast.ops.subscriptions import UnknownSubscription
 from outlast.ops.transforms import load_transform
+from outlast.ops.views import LetterDetail
+from outlast.policy.exact_json import NotJson, Unkept, loads
 from outlast.policy.filter_text import render
 
 _ID_DIGITS_MAX = 30
@@ -31,12 +36,6 @@ def desk_of(request: Request) -> Desk:
     """The desk of this application."""
     desk: Desk = request.app.state.desk
     return desk
-
-
-def options_of(request: Request) -> ApiOptions:
-    """The options of this application."""
-    options: ApiOptions = request.app.state.options
-    return options
 
 
 async def heavy(request: Request) -> AsyncIterator[None]:
@@ -65,31 +64,8 @@ def no_parameters(request: Request) -> None:
 
 
 TheDesk = Annotated[Desk, Depends(desk_of)]
-TheOptions = Annotated[ApiOptions, Depends(options_of)]
 HEAVY = Depends(heavy)
 BARE = Depends(no_parameters)
-
-
-async def once(
-    desk: Desk,
-    actor: Actor,
-    request: Request,
-    kind: str,
-    run: Callable[[], Awaitable[Mapping[str, Any]]],
-    *,
-    dry_run: bool = False,
-) -> Mapping[str, Any]:
-    """Run it, or answer as the first time this key came. The bytes of a request are its meaning."""
-    if actor.request_id is None or dry_run:
-        return await run()
-    body = hashlib.sha256(await request.body()).hexdigest()
-    asked = [
-        request.method,
-        request.scope["path"],
-        request.scope["query_string"].decode("latin-1"),
-        body,
-    ]
-    return await desk.once(actor, kind, asked, run)
 
 
 def id_of(text: str) -> int:
@@ -107,6 +83,25 @@ def not_found(text: str) -> Refused:
         f"DLQ message '{shown}' not found",
         {"remedy": "GET /api/dlq lists what is there"},
     )
+
+
+async def detail_of(
+    desk: Desk, actor: Actor, text: str, *, reveal: bool = False, reason: str | None = None
+) -> LetterDetail:
+    """The letter that a path names, or 404."""
+    try:
+        return await desk.inspect(actor, id_of(text), reveal=reveal, reason=reason)
+    except LetterNotFound:
+        raise not_found(text) from None
+
+
+async def details_of(desk: Desk, actor: Actor, letters: Iterable[LetterView]) -> list[LetterDetail]:
+    """The letters of a list whole; one that is gone since is none of the list's any more."""
+    found = []
+    for letter in letters:
+        with contextlib.suppress(LetterNotFound):
+            found.append(await desk.inspect(actor, letter.id))
+    return found
 
 
 def need_filter(query: Query, *, everything: bool) -> None:
@@ -131,14 +126,10 @@ async def need_known(desk: Desk, actor: Actor, asked: Filter) -> None:
         ) from None
 
 
-async def replay_options(
-    request: Request, actor: Actor, body: ReplayBody, options: ApiOptions
-) -> ReplayOptions:
+async def replay_options(call: Call, body: ChangedReplayBody) -> ReplayOptions:
     """How a replay is meant, checked before anything is done."""
     if body.wait is not None:
-        actor.needs("inspect", "see what becomes of a replay")
-    change: Change | None = getattr(body, "change", None)
-    edit = None if change is None else await edit_of(request, change, options, "change")
+        call.actor.needs("inspect", "see what becomes of a replay")
     return ReplayOptions(
         to=body.to,
         original=body.original,
@@ -146,26 +137,27 @@ async def replay_options(
         force=body.force,
         reason=body.reason,
         include_poison=body.include_poison,
-        edit=edit,
+        edit=None if body.change is None else await edit_of(call, body.change, "change"),
     )
 
 
-async def edit_of(request: Request, change: Change, options: ApiOptions, *steps: str) -> Edit:
+async def edit_of(call: Call, change: Change, *steps: str) -> Edit:
     """What becomes of a message; `steps` lead to it in the body of the request.
 
     Of the server's own code only what its settings name is run.
     """
     transform = None
     if change.transform is not None:
-        if change.transform not in options.transforms:
+        if change.transform not in call.options.transforms:
             raise BadRequest(
                 "this transform is not among those that requests may use",
                 "name it in the setting transforms of the server",
             )
         transform = load_transform(change.transform)
+    has_patch = change.patch is not None
     return Edit(
-        payload=bytes_of(change.payload_text, change.payload_base64),
-        patch=None if change.patch is None else patch_in(await request.body(), *steps),
+        payload=_bytes_of(change.payload_text, change.payload_base64),
+        patch=_patch_in(await call.request.body(), *steps) if has_patch else None,
         transform=transform,
         set_headers=change.set_headers,
         unset_headers=tuple(change.unset_headers),
@@ -173,14 +165,42 @@ async def edit_of(request: Request, change: Change, options: ApiOptions, *steps:
     )
 
 
+def _bytes_of(text: str | None, encoded: str | None) -> bytes | None:
+    """The new body; None: it stays."""
+    if text is not None and encoded is not None:
+        raise BadRequest("payload_text and payload_base64 are two ways to say one thing")
+    if encoded is not None:
+        try:
+            return base64.b64decode(encoded, validate=True)
+        except (binascii.Error, ValueError):
+            raise BadRequest("payload_base64 is no base64") from None
+    if text is None:
+        return None
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise BadRequest("payload_text has half a character in it") from None
+
+
+def _patch_in(body: bytes, *steps: str) -> tuple[Mapping[str, Any], ...]:
+    """The member `patch` of a request that was read before, exactly."""
+    try:
+        found: Any = loads(body)
+    except (NotJson, Unkept) as error:
+        raise BadRequest(f"the patch cannot be read: {error}") from None
+    for step in (*steps, "patch"):
+        found = found[step]
+    return tuple(found)
+
+
 async def with_outcome(
-    desk: Desk, actor: Actor, done: BulkReplay, seconds: float | None
+    call: Call, done: BulkReplay, seconds: float | None
 ) -> tuple[BulkReplay, dict[str, Any]]:
     """The result with what became of it within this time, if that was asked for."""
     sent = [result.dlq_id for result in done.results if result.outcome == "replayed"]
     if seconds is None or not sent:
         return done, {}
-    waited = await desk.wait_for_outcome(actor, sent, seconds)
+    waited = await call.desk.wait_for_outcome(call.actor, sent, seconds)
     told = {str(letter_id): note for letter_id, note in waited.notes.items()}
     more: dict[str, Any] = {"unserved": list(waited.unserved or ())}
     return waited.told_in(done), more | ({"outcome_notes": told} if told else {})

@@ -5,10 +5,11 @@ became of each. One letter: what cannot be done is 404 or 409.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Header, Query
 
 from outlast.api import replies, schemas
 from outlast.api.answers import Document, ExactDocument
@@ -26,18 +27,15 @@ from outlast.api.asking import (
     ReasonBody,
     ReplayIdsBody,
 )
-from outlast.api.auth import Discarder, Editor, Replayer
+from outlast.api.auth import Call, Discarding, Editing, Replaying
 from outlast.api.desk import (
     BARE,
     HEAVY,
-    TheDesk,
-    TheOptions,
     edit_of,
     id_of,
     need_filter,
     need_known,
     not_found,
-    once,
     read_as,
     replay_options,
     with_outcome,
@@ -45,7 +43,7 @@ from outlast.api.desk import (
 from outlast.api.dlq_looking import DlqId
 from outlast.api.problems import Refused
 from outlast.model.replay import BulkReplay
-from outlast.ops import Actor, BadRequest, Desk, LetterNotFound
+from outlast.ops import BadRequest, LetterNotFound
 from outlast.ops.tally import BulkChange
 
 router = APIRouter(prefix="/api/dlq", tags=["dead letters"])
@@ -53,30 +51,25 @@ router = APIRouter(prefix="/api/dlq", tags=["dead letters"])
 PACED_SECONDS = 30
 """How long one request goes on at a `rate`; the cursor goes on after it."""
 
-Once = Callable[[], Awaitable[Mapping[str, Any]]]
+Change = Callable[[], Awaitable[BulkChange]]
 
 
 @router.post("/replay-all", dependencies=[HEAVY], responses=replies.of(schemas.BulkReplayed, 404))
 async def replay_all(
-    request: Request,
-    desk: TheDesk,
-    options: TheOptions,
-    actor: Replayer,
-    asked: Annotated[Filter, Query()],
-    body: BulkReplayBody | None = None,
+    call: Replaying, asked: Annotated[Filter, Query()], body: BulkReplayBody | None = None
 ) -> Document:
     """Replay all that the filter takes, at most 10,000 a request; `cursor` goes on."""
     said = body or BulkReplayBody()
-    query, wanted = asked.query(), await replay_options(request, actor, said, options)
-    most = options.bulk_max
+    query, wanted = asked.query(), await replay_options(call, said)
+    most = call.options.bulk_max
     if said.rate is not None:
         most = min(most, max(1, int(said.rate * PACED_SECONDS)))
     if said.cursor is None:
         need_filter(query, everything=said.all)
 
     async def run() -> Mapping[str, Any]:
-        done = await desk.replay_all(
-            actor,
+        done = await call.desk.replay_all(
+            call.actor,
             query,
             wanted,
             everything=said.all,
@@ -85,32 +78,28 @@ async def replay_all(
             rate=said.rate,
         )
         if not done.results:
-            await need_known(desk, actor, asked)
-        done, more = await with_outcome(desk, actor, done, said.wait)
+            await need_known(call.desk, call.actor, asked)
+        done, more = await with_outcome(call, done, said.wait)
         target = next(iter(done.by_queue)) if len(done.by_queue) == 1 else None
         if target is None and len(asked.subscription) == 1:
             target = asked.subscription[0]
         shown = {"status": "ok", "target_stream": target} | done.as_json() | more
         return shown if said.cursor else shown | read_as(query)
 
-    answer = await once(desk, actor, request, "replayed", run, dry_run=said.dry_run)
-    return Document(answer)
+    return Document(await call.once("replayed", run, dry_run=said.dry_run))
 
 
 @router.post("/replay", dependencies=[BARE, HEAVY], responses=replies.of(schemas.BulkReplayed))
-async def replay_ids(
-    request: Request, desk: TheDesk, options: TheOptions, actor: Replayer, body: ReplayIdsBody
-) -> Document:
+async def replay_ids(call: Replaying, body: ReplayIdsBody) -> Document:
     """Replay dead letters by their ids."""
-    wanted = await replay_options(request, actor, body, options)
+    wanted = await replay_options(call, body)
 
     async def run() -> Mapping[str, Any]:
-        done = await desk.replay(actor, body.ids, wanted)
-        done, more = await with_outcome(desk, actor, done, body.wait)
+        done = await call.desk.replay(call.actor, body.ids, wanted)
+        done, more = await with_outcome(call, done, body.wait)
         return done.as_json() | more
 
-    answer = await once(desk, actor, request, "replayed", run, dry_run=body.dry_run)
-    return Document(answer)
+    return Document(await call.once("replayed", run, dry_run=body.dry_run))
 
 
 @router.post(
@@ -119,25 +108,17 @@ async def replay_ids(
 @router.post(
     "/id/{dlq_id}/replay", dependencies=[BARE], responses=replies.of(schemas.OneReplayed, 404, 409)
 )
-async def replay(
-    request: Request,
-    desk: TheDesk,
-    options: TheOptions,
-    actor: Replayer,
-    dlq_id: DlqId,
-    body: ChangedReplayBody | None = None,
-) -> Document:
+async def replay(call: Replaying, dlq_id: DlqId, body: ChangedReplayBody | None = None) -> Document:
     """Replay one dead letter; 409 with `gate` where a gate refuses it."""
     said = body or ChangedReplayBody()
-    wanted = await replay_options(request, actor, said, options)
+    wanted = await replay_options(call, said)
 
     async def run() -> Mapping[str, Any]:
-        done = await desk.replay(actor, [id_of(dlq_id)], wanted)
-        done, more = await with_outcome(desk, actor, done, said.wait)
+        done = await call.desk.replay(call.actor, [id_of(dlq_id)], wanted)
+        done, more = await with_outcome(call, done, said.wait)
         return _one_replay(dlq_id, done) | more
 
-    answer = await once(desk, actor, request, "replayed", run, dry_run=said.dry_run)
-    return Document(answer)
+    return Document(await call.once("replayed", run, dry_run=said.dry_run))
 
 
 def _one_replay(text: str, done: BulkReplay) -> dict[str, Any]:
@@ -160,129 +141,94 @@ def _cannot(text: str, result: Mapping[str, Any]) -> Refused:
 
 
 @router.delete("", dependencies=[HEAVY], responses=replies.of(schemas.Purged, 404))
-async def purge_all(
-    request: Request,
-    desk: TheDesk,
-    options: TheOptions,
-    actor: Discarder,
-    asked: Annotated[PurgeFilter, Query()],
-) -> Document:
+async def purge_all(call: Discarding, asked: Annotated[PurgeFilter, Query()]) -> Document:
     """Purge all that the filter takes, at most 10,000 a request; `cursor` goes on."""
     query = asked.query()
     if asked.cursor is None:
         need_filter(query, everything=asked.all)
 
     async def run() -> Mapping[str, Any]:
-        done = await desk.purge_all(
-            actor,
+        done = await call.desk.purge_all(
+            call.actor,
             query,
             reason=asked.reason,
             hard=asked.hard,
             dry_run=asked.dry_run,
             everything=asked.all,
             cursor=asked.cursor,
-            most=options.bulk_max,
+            most=call.options.bulk_max,
         )
         if not done.results:
-            await need_known(desk, actor, asked)
+            await need_known(call.desk, call.actor, asked)
         shown = {"status": "ok"} | done.as_json()
         return shown if asked.cursor else shown | read_as(query)
 
-    answer = await once(desk, actor, request, "discarded", run, dry_run=asked.dry_run)
-    return Document(answer)
+    return Document(await call.once("discarded", run, dry_run=asked.dry_run))
 
 
 @router.post("/purge", dependencies=[BARE, HEAVY], responses=replies.of(schemas.Purged))
-async def purge_ids(
-    request: Request, desk: TheDesk, actor: Discarder, body: PurgeIdsBody
-) -> Document:
+async def purge_ids(call: Discarding, body: PurgeIdsBody) -> Document:
     """Purge dead letters by their ids."""
-
-    async def run() -> BulkChange:
-        return await _purge(desk, actor, body.ids, body)
-
-    return await _many(request, desk, actor, "discarded", run, dry_run=body.dry_run)
+    change = _purge(call, body.ids, body)
+    return await _changed(call, "discarded", change, dry_run=body.dry_run)
 
 
 @router.post(
     "/id/{dlq_id}/purge", dependencies=[BARE], responses=replies.of(schemas.OneChanged, 404, 409)
 )
-async def purge(
-    request: Request,
-    desk: TheDesk,
-    actor: Discarder,
-    dlq_id: DlqId,
-    body: PurgeOptions | None = None,
-) -> Document:
+async def purge(call: Discarding, dlq_id: DlqId, body: PurgeOptions | None = None) -> Document:
     """Purge one dead letter."""
     how = body or PurgeOptions()
-
-    async def run() -> BulkChange:
-        return await _purge(desk, actor, [id_of(dlq_id)], how)
-
-    return await _one(request, desk, actor, "discarded", dlq_id, run, dry_run=how.dry_run)
+    change = _purge(call, [id_of(dlq_id)], how)
+    return await _changed(call, "discarded", change, one=dlq_id, dry_run=how.dry_run)
 
 
-async def _purge(desk: Desk, actor: Actor, ids: list[int], how: PurgeOptions) -> BulkChange:
-    return await desk.purge(actor, ids, reason=how.reason, hard=how.hard, dry_run=how.dry_run)
+def _purge(call: Call, ids: list[int], how: PurgeOptions) -> Change:
+    return partial(
+        call.desk.purge,
+        call.actor,
+        ids,
+        reason=how.reason,
+        hard=how.hard,
+        dry_run=how.dry_run,
+    )
 
 
 @router.post("/restore", dependencies=[BARE, HEAVY], responses=replies.of(schemas.Changed))
-async def restore_ids(request: Request, desk: TheDesk, actor: Discarder, body: IdsBody) -> Document:
+async def restore_ids(call: Discarding, body: IdsBody) -> Document:
     """Bring purged letters back."""
-
-    async def run() -> BulkChange:
-        return await desk.restore(actor, body.ids, reason=body.reason)
-
-    return await _many(request, desk, actor, "restored", run)
+    change = partial(call.desk.restore, call.actor, body.ids, reason=body.reason)
+    return await _changed(call, "restored", change)
 
 
 @router.post(
     "/id/{dlq_id}/restore", dependencies=[BARE], responses=replies.of(schemas.OneChanged, 404, 409)
 )
-async def restore(
-    request: Request,
-    desk: TheDesk,
-    actor: Discarder,
-    dlq_id: DlqId,
-    body: ReasonBody | None = None,
-) -> Document:
+async def restore(call: Discarding, dlq_id: DlqId, body: ReasonBody | None = None) -> Document:
     """Bring one purged letter back."""
     reason = None if body is None else body.reason
-
-    async def run() -> BulkChange:
-        return await desk.restore(actor, [id_of(dlq_id)], reason=reason)
-
-    return await _one(request, desk, actor, "restored", dlq_id, run)
+    change = partial(call.desk.restore, call.actor, [id_of(dlq_id)], reason=reason)
+    return await _changed(call, "restored", change, one=dlq_id)
 
 
 @router.post("/mark", dependencies=[BARE, HEAVY], responses=replies.of(schemas.Changed))
-async def mark_ids(request: Request, desk: TheDesk, actor: Editor, body: MarkIdsBody) -> Document:
+async def mark_ids(call: Editing, body: MarkIdsBody) -> Document:
     """Open letters again, or say something about them."""
-
-    async def run() -> BulkChange:
-        return await _mark(desk, actor, body.ids, body)
-
-    return await _many(request, desk, actor, "noted", run)
+    return await _changed(call, "noted", _mark(call, body.ids, body))
 
 
 @router.post(
     "/id/{dlq_id}/mark", dependencies=[BARE], responses=replies.of(schemas.OneChanged, 404, 409)
 )
-async def mark(
-    request: Request, desk: TheDesk, actor: Editor, dlq_id: DlqId, body: MarkBody
-) -> Document:
+async def mark(call: Editing, dlq_id: DlqId, body: MarkBody) -> Document:
     """Open one letter again, or say something about it."""
-
-    async def run() -> BulkChange:
-        return await _mark(desk, actor, [id_of(dlq_id)], body)
-
-    return await _one(request, desk, actor, "noted", dlq_id, run)
+    return await _changed(call, "noted", _mark(call, [id_of(dlq_id)], body), one=dlq_id)
 
 
-async def _mark(desk: Desk, actor: Actor, ids: list[int], body: MarkBody) -> BulkChange:
-    return await desk.mark(
-        actor,
+def _mark(call: Call, ids: list[int], body: MarkBody) -> Change:
+    return partial(
+        call.desk.mark,
+        call.actor,
         ids,
         reopen=body.open,
         review=body.review,
@@ -293,14 +239,29 @@ async def _mark(desk: Desk, actor: Actor, ids: list[int], body: MarkBody) -> Bul
     )
 
 
+async def _changed(
+    call: Call, kind: str, change: Change, *, one: str | None = None, dry_run: bool = False
+) -> Document:
+    """`one`: the letter that the path names; what cannot be done to it is refused."""
+
+    async def run() -> Mapping[str, Any]:
+        done = await change()
+        said: dict[str, Any] = {"status": "ok"}
+        if one is None:
+            return said | done.as_json()
+        result = done.results[0].as_json()
+        if not done.done:
+            raise _cannot(one, result)
+        return said | {done.verb: True} | result | ({"dry_run": True} if done.dry_run else {})
+
+    return Document(await call.once(kind, run, dry_run=dry_run))
+
+
 @router.post(
     "/id/{dlq_id}/edit", dependencies=[BARE], responses=replies.of(schemas.Edited, 404, 409, 412)
 )
 async def edit(
-    request: Request,
-    desk: TheDesk,
-    options: TheOptions,
-    actor: Editor,
+    call: Editing,
     dlq_id: DlqId,
     body: EditBody,
     if_match: Annotated[
@@ -309,12 +270,12 @@ async def edit(
     ] = None,
 ) -> ExactDocument:
     """Add a revision; the original is kept, and a replay sends the newest."""
-    change, expected = await edit_of(request, body, options), _expected(if_match)
+    change, expected = await edit_of(call, body), _expected(if_match)
 
     async def run() -> Mapping[str, Any]:
         try:
-            done = await desk.edit(
-                actor,
+            done = await call.desk.edit(
+                call.actor,
                 id_of(dlq_id),
                 change,
                 expected=expected,
@@ -325,7 +286,7 @@ async def edit(
             raise not_found(dlq_id) from None
         return {"status": "ok"} | done.as_json()
 
-    answer = await once(desk, actor, request, "edited", run, dry_run=body.dry_run)
+    answer = await call.once("edited", run, dry_run=body.dry_run)
     return ExactDocument(answer, headers={"ETag": f'"{answer["etag"]}"'})
 
 
@@ -336,39 +297,3 @@ def _expected(if_match: str | None) -> str | None:
     if not (len(tag) > 1 and tag[0] == tag[-1] == '"' and '"' not in tag[1:-1]):
         raise BadRequest('If-Match takes one ETag in double quotes, as If-Match: "…"')
     return tag[1:-1]
-
-
-async def _many(
-    request: Request,
-    desk: Desk,
-    actor: Actor,
-    kind: str,
-    change: Callable[[], Awaitable[BulkChange]],
-    *,
-    dry_run: bool = False,
-) -> Document:
-    async def run() -> Mapping[str, Any]:
-        return {"status": "ok"} | (await change()).as_json()
-
-    return Document(await once(desk, actor, request, kind, run, dry_run=dry_run))
-
-
-async def _one(
-    request: Request,
-    desk: Desk,
-    actor: Actor,
-    kind: str,
-    text: str,
-    change: Callable[[], Awaitable[BulkChange]],
-    *,
-    dry_run: bool = False,
-) -> Document:
-    async def run() -> Mapping[str, Any]:
-        done = await change()
-        result = done.results[0].as_json()
-        if not done.done:
-            raise _cannot(text, result)
-        said: dict[str, Any] = {"status": "ok", done.verb: True}
-        return said | result | ({"dry_run": True} if done.dry_run else {})
-
-    return Document(await once(desk, actor, request, kind, run, dry_run=dry_run))

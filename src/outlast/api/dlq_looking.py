@@ -3,7 +3,6 @@
 In: a filter or an id. Out: the documents of the desk, Protean's keys among them.
 """
 
-import contextlib
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
@@ -12,9 +11,19 @@ from outlast.api import replies, schemas
 from outlast.api.answers import Document, ExactDocument
 from outlast.api.asking import Filter, GroupsPage, InspectBody, Page
 from outlast.api.auth import Inspector
-from outlast.api.desk import BARE, HEAVY, TheDesk, id_of, need_known, not_found, read_as
+from outlast.api.desk import (
+    BARE,
+    HEAVY,
+    TheDesk,
+    detail_of,
+    details_of,
+    id_of,
+    need_known,
+    not_found,
+    read_as,
+)
 from outlast.api.problems import is_word, not_here
-from outlast.ops import Actor, BadRequest, LetterNotFound
+from outlast.ops import BadRequest, LetterNotFound
 from outlast.ops.views import LetterDetail, history_json, stats_json
 
 router = APIRouter(prefix="/api/dlq", tags=["dead letters"])
@@ -71,12 +80,9 @@ async def inspect_some(
         raise BadRequest(f"limit is 1 to {INSPECT_MAX}, got {asked.limit}")
     query = asked.query()
     page = await desk.list(actor, query, limit=asked.limit)
-    details = []
-    for letter in page.letters:
-        # a letter that is gone since is none of the list's any more
-        with contextlib.suppress(LetterNotFound):
-            details.append((await desk.inspect(actor, letter.id)).as_json())
-    return ExactDocument(page.as_json() | {"items": details} | read_as(query))
+    details = await details_of(desk, actor, page.letters)
+    shown = {"items": [detail.as_json() for detail in details]}
+    return ExactDocument(page.as_json() | shown | read_as(query))
 
 
 @router.get("/id/{dlq_id}", dependencies=[BARE], responses=replies.of(schemas.LetterDocument, 404))
@@ -85,7 +91,7 @@ async def inspect_some(
 )
 async def inspect(desk: TheDesk, actor: Inspector, dlq_id: DlqId) -> ExactDocument:
     """Everything about one dead letter, masked."""
-    detail = await _detail(desk, actor, dlq_id)
+    detail = await detail_of(desk, actor, dlq_id)
     return _tagged(detail, detail.as_json())
 
 
@@ -95,8 +101,8 @@ async def inspect(desk: TheDesk, actor: Inspector, dlq_id: DlqId) -> ExactDocume
 async def inspect_revealed(
     desk: TheDesk, actor: Inspector, dlq_id: DlqId, body: InspectBody
 ) -> ExactDocument:
-    """The same; with `reveal` what is masked is shown (scope `reveal`), and that is recorded."""
-    detail = await _detail(desk, actor, dlq_id, reveal=body.reveal, reason=body.reason)
+    """Everything about one dead letter; `reveal` unmasks (scope `reveal`) and is recorded."""
+    detail = await detail_of(desk, actor, dlq_id, reveal=body.reveal, reason=body.reason)
     return _tagged(detail, detail.as_json())
 
 
@@ -119,19 +125,10 @@ async def protean_letter(
     """One dead letter with Protean's keys; `payload` is the body itself, `body` tells about it."""
     if is_word(request):
         return not_here(request)
-    detail = await _detail(desk, actor, dlq_id)
+    detail = await detail_of(desk, actor, dlq_id)
     document = detail.as_json()
     shown = document["payload"]
     return _tagged(detail, document | {"payload": shown.pop("value"), "body": shown})
-
-
-async def _detail(
-    desk: TheDesk, actor: Actor, text: str, *, reveal: bool = False, reason: str | None = None
-) -> LetterDetail:
-    try:
-        return await desk.inspect(actor, id_of(text), reveal=reveal, reason=reason)
-    except LetterNotFound:
-        raise not_found(text) from None
 
 
 def _tagged(detail: LetterDetail, document: dict[str, Any]) -> ExactDocument:

@@ -6,14 +6,14 @@ In: a filter, or the documents of an export. Out: a stream, or what became of ea
 from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from starlette.responses import StreamingResponse
 
 from outlast.api import replies, schemas
 from outlast.api.answers import Document
 from outlast.api.asking import ExportBody, ExportFilter, Filter, ImportOptions, Kind
-from outlast.api.auth import Editor, Inspector
-from outlast.api.desk import HEAVY, TheDesk, once
+from outlast.api.auth import Editing, Inspector
+from outlast.api.desk import HEAVY, TheDesk
 from outlast.model.query import Query as Question
 from outlast.ops import Actor, BadRequest, Desk
 
@@ -49,7 +49,7 @@ async def export(
 async def export_revealed(
     desk: TheDesk, actor: Inspector, asked: Annotated[Filter, Query()], body: ExportBody
 ) -> StreamingResponse:
-    """The same; with `reveal` nothing is masked (scope `reveal`), and that is recorded."""
+    """The dead letters that the filter takes; `reveal` unmasks (scope `reveal`) and is recorded."""
     query = asked.query()
     return await _stream(desk, actor, query, body.kind, reveal=body.reveal, reason=body.reason)
 
@@ -57,20 +57,20 @@ async def export_revealed(
 @router.post(
     "/import", dependencies=[HEAVY], responses=replies.of(schemas.Imported), openapi_extra=_IMPORTED
 )
-async def import_letters(
-    request: Request, desk: TheDesk, actor: Editor, asked: Annotated[ImportOptions, Query()]
-) -> Document:
+async def import_letters(call: Editing, asked: Annotated[ImportOptions, Query()]) -> Document:
     """Add the letters of an export. Masked ones are refused."""
     try:
-        text = (await request.body()).decode()
+        text = (await call.request.body()).decode()
     except UnicodeDecodeError:
         raise BadRequest("the body is not UTF-8") from None
 
     async def run() -> Mapping[str, Any]:
-        done = await desk.import_letters(actor, text, reason=asked.reason, dry_run=asked.dry_run)
+        done = await call.desk.import_letters(
+            call.actor, text, reason=asked.reason, dry_run=asked.dry_run
+        )
         return {"status": "ok"} | done.as_json()
 
-    return Document(await once(desk, actor, request, "imported", run, dry_run=asked.dry_run))
+    return Document(await call.once("imported", run, dry_run=asked.dry_run))
 
 
 async def _stream(

@@ -1,22 +1,24 @@
 """What every request passes before a route sees it: limits, host, token, origin, body.
 
 In: an ASGI request. Out: the same with `state.actor` and a body that has arrived whole; or a
-problem. Nothing of a body is read for somebody without a token.
+problem. Nothing of a body is read for somebody without a token. HEAD is GET without the body.
 """
 
 import asyncio
 import logging
 import time
 from http import HTTPStatus
-from typing import Any
+from urllib.parse import parse_qsl
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from outlast.api.asking import REPEATED
 from outlast.api.auth import ActorFinder, unauthorized
 from outlast.api.options import ApiOptions, is_loopback
 from outlast.api.problems import Refused, of_desk, of_fault, refused
 from outlast.model.errors import OutlastError
+from outlast.ops import Actor
 from outlast.policy.neutral_text import neutral_text
 
 logger = logging.getLogger("outlast.api")
@@ -47,25 +49,22 @@ class Guard:
             elif scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})
             return
-        started, status = time.monotonic(), 0
-
-        async def telling(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message.setdefault("headers", [])
-                message["headers"] = [*message["headers"], *_HEADERS]
-            await send(message)
-
+        started, told = time.monotonic(), _Told(scope, send, self._options)
+        # a copy, as the server wants to know that it was HEAD
+        asked = {**scope, "method": "GET" if scope["method"] == "HEAD" else scope["method"]}
         try:
-            await self._answer(scope, receive, telling)
+            await self._answer(asked, receive, told)
         except Exception as error:  # noqa: BLE001 - nothing but a problem leaves
+            if told.is_over:
+                logger.warning("%s: the answer was not taken in time", neutral_text(scope["path"]))
+                raise _Broken from None
             response = of_fault(error, scope["path"])
-            if status:
+            if told.status:
                 raise _Broken from None  # too late to say it: the connection ends
-            await response(scope, receive, telling)
+            await response(asked, receive, told)
         finally:
-            _log(scope, status, time.monotonic() - started)
+            actor = asked.get("state", {}).get("actor")
+            _log(scope, actor, told.status, time.monotonic() - started)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         counted = False
@@ -75,6 +74,7 @@ class Guard:
                 self._enter()
                 counted = True
             actor = self._admit(scope, path)
+            _check_parameters(scope)
             scope["state"] = {**scope.get("state", {}), "actor": actor, "path": path}
             body = await self._body(scope, receive)
             await self._app(scope, _Replayed(body, receive), send)
@@ -94,7 +94,7 @@ class Guard:
             )
         self._under_way += 1
 
-    def _admit(self, scope: Scope, path: str) -> Any:
+    def _admit(self, scope: Scope, path: str) -> Actor | None:
         headers = Headers(scope=scope)
         self._check_size(scope)
         if self._options.no_auth and not is_loopback(_host(headers)):
@@ -168,6 +168,40 @@ class Guard:
             ) from None
 
 
+class _Told:
+    """A `send` that adds what every answer has, and that does not wait for ever."""
+
+    def __init__(self, scope: Scope, send: Send, options: ApiOptions) -> None:
+        self._is_head = scope["method"] == "HEAD"
+        self._send = send
+        self._options = options
+        self._until = 0.0
+        self.status = 0
+        self.is_over = False
+
+    async def __call__(self, message: Message) -> None:
+        now = asyncio.get_running_loop().time()
+        if message["type"] == "http.response.start":
+            self.status, self._until = message["status"], now + self._options.stream_seconds
+            message = {**message, "headers": [*message.get("headers", ()), *_HEADERS]}
+        elif self._is_head:
+            message = {**message, "body": b""}
+        # whoever takes nothing would hold a slot for ever
+        if self.is_over or not await self._sent(message, now):
+            self.is_over = True
+            raise _Broken
+
+    async def _sent(self, message: Message, now: float) -> bool:
+        if now > self._until:
+            return False
+        try:
+            async with asyncio.timeout_at(min(self._until, now + self._options.send_seconds)):
+                await self._send(message)
+        except TimeoutError:
+            return False
+        return True
+
+
 class _Broken(Exception):  # noqa: N818
     """A response that broke off after it had begun."""
 
@@ -201,6 +235,17 @@ def _too_large(most: int) -> Refused:
     )
 
 
+def _check_parameters(scope: Scope) -> None:
+    """Of two values one would be left out in silence, and a filter would take more than it says."""
+    seen: set[str] = set()
+    for name, _ in parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True):
+        if name in seen and name not in REPEATED:
+            raise Refused(
+                HTTPStatus.UNPROCESSABLE_ENTITY, f"the parameter {name[:100]!r} is given twice"
+            )
+        seen.add(name)
+
+
 def _path_of(scope: Scope) -> str:
     """The path below where we are mounted."""
     root, path = scope.get("root_path", ""), scope["path"]
@@ -217,9 +262,8 @@ def _host(headers: Headers) -> str:
     return host[1:-1] if host[:1] == "[" and host[-1:] == "]" else host
 
 
-def _log(scope: Scope, status: int, seconds: float) -> None:
+def _log(scope: Scope, actor: Actor | None, status: int, seconds: float) -> None:
     """One line; no query and no header, where secrets stand."""
-    actor = scope.get("state", {}).get("actor")
     path = neutral_text(scope["path"][:_PATH_CHARS_LOGGED])
     name = neutral_text(actor.name) if actor is not None else "-"
     logger.info("%s %s %d %.0f ms %s", scope["method"], path, status, seconds * 1000, name)

@@ -28,8 +28,9 @@ Found = tuple[HTTPStatus, dict[str, Any]]
 class Lately:
     """One answer for all who ask within a while; one question at a time."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, patience: float) -> None:
         self._seconds = seconds
+        self._patience = patience
         self._lock = asyncio.Lock()
         self._found: dict[str, tuple[float, Found]] = {}
 
@@ -38,9 +39,20 @@ class Lately:
         async with self._lock:
             at, found = self._found.get(name, (0.0, None))
             if found is None or time.monotonic() - at >= self._seconds:
-                found = await ask()
+                found = await self._asked(ask)
                 self._found[name] = (time.monotonic(), found)
             return found
+
+    async def _asked(self, ask: Callable[[], Awaitable[Found]]) -> Found:
+        try:
+            async with asyncio.timeout(self._patience):
+                return await ask()
+        except TimeoutError:
+            why = f"the database did not answer within {self._patience:g} s"
+        except (OutlastError, OSError) as error:
+            why = str(error)
+        away = {"status": "unavailable", "items": [why], "advice": []}
+        return HTTPStatus.SERVICE_UNAVAILABLE, away
 
 
 def lately_of(request: Request) -> Lately:
@@ -59,33 +71,23 @@ async def live() -> Document:
 
 
 @router.get("/ready", responses=replies.of(schemas.Status, 503, anybody=True))
-async def ready(request: Request, desk: TheDesk, lately: TheAnswers) -> Document:
+async def ready(desk: TheDesk, lately: TheAnswers) -> Document:
     """The database answers."""
-    seconds: float = request.app.state.options.ready_seconds
 
     async def ask() -> Found:
-        try:
-            async with asyncio.timeout(seconds):
-                await desk.ping()
-        except (OutlastError, OSError):
-            return HTTPStatus.SERVICE_UNAVAILABLE, {"status": "unavailable"}
+        await desk.ping()
         return HTTPStatus.OK, {"status": "ok"}
 
-    return _document(*await lately.answer("ready", ask))
+    status, document = await lately.answer("ready", ask)
+    return _document(status, {"status": document["status"]})
 
 
 @router.get("", responses=replies.of(schemas.Health, 503, anybody=True))
 async def health(request: Request, desk: TheDesk, lately: TheAnswers) -> Document:
     """The tables are as this release needs them; 503 while they are not."""
-    seconds: float = request.app.state.options.ready_seconds
 
     async def ask() -> Found:
-        try:
-            async with asyncio.timeout(seconds):
-                found = await desk.schema_state(_PROBE)
-        except (OutlastError, OSError) as error:
-            away = {"status": "unavailable", "items": [str(error)], "advice": []}
-            return HTTPStatus.SERVICE_UNAVAILABLE, away
+        found = await desk.schema_state(_PROBE)
         document = {"items": list(found.drift), "advice": list(found.advice)}
         if found.drift:
             return HTTPStatus.SERVICE_UNAVAILABLE, {"status": "drift"} | document
@@ -93,9 +95,7 @@ async def health(request: Request, desk: TheDesk, lately: TheAnswers) -> Documen
 
     status, document = await lately.answer("health", ask)
     actor: Actor | None = request.state.actor
-    if actor is None:
-        document = {"status": document["status"]}
-    return _document(status, document)
+    return _document(status, document if actor is not None else {"status": document["status"]})
 
 
 def _document(status: HTTPStatus, document: dict[str, Any]) -> Document:

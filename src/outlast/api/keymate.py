@@ -6,26 +6,29 @@ it, a queue. FAILED: open, in review, escalated, replaying; PROCESSED: resolved.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request
-from pydantic import Field, StringConstraints, model_validator
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field, StringConstraints, model_validator
 
-from outlast.api import dlt_schemas, replies
+from outlast.api import replies
 from outlast.api.answers import Document, ExactDocument
 from outlast.api.asking import Cursor, Form, Reason
-from outlast.api.auth import Inspector, Replayer
-from outlast.api.desk import BARE, HEAVY, TheDesk, TheOptions, id_of, need_filter, not_found, once
+from outlast.api.auth import Inspector, Replaying
+from outlast.api.desk import BARE, HEAVY, TheDesk, detail_of, details_of, need_filter, read_as
 from outlast.api.dlq_looking import DlqId
 from outlast.api.problems import Refused
-from outlast.api.wording import Words, query_of
-from outlast.model.query import Condition, Word
+from outlast.api.schemas import HistoryEntry, Json, Maybe
+from outlast.model.query import Condition, FilterError, Word
 from outlast.model.query import Query as Question
-from outlast.ops import Actor, BadRequest, Desk, LetterNotFound
+from outlast.ops import Actor, BadRequest, Desk
 from outlast.ops.replaying import ReplayOptions
 from outlast.ops.views import LetterDetail, history_json, iso
-from outlast.policy.filter_text import render
+from outlast.policy.filter_scan import quoted
+from outlast.policy.filter_text import parse
 
 router = APIRouter(tags=["Keymate"])
 
@@ -35,6 +38,13 @@ _LETTERS_OF_ONE = 1000
 _OFFSET_MAX = 10_000
 
 _Text = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+_WORDS = {
+    "messageId": "message",
+    "errorMessage": "error",
+    "startDate": "since",
+    "endDate": "until",
+}
+_ANYWHERE = Word("state", (Condition("=", "any"),))
 _FAILED = ("open", "needs_review", "escalated", "replaying")
 _STATES: Mapping[str, tuple[str, ...]] = {
     "FAILED": _FAILED,
@@ -90,7 +100,65 @@ class DltReplay(Form):
         return self
 
 
-@router.get("/dlt-messages", dependencies=[HEAVY], responses=replies.of(dlt_schemas.DltList))
+class DltMessage(BaseModel):
+    """A dead letter in Keymate's words. `endpoint` is the queue."""
+
+    id: int
+    messageId: Maybe  # noqa: N815
+    eventType: Maybe  # noqa: N815
+    subscriberId: Maybe  # noqa: N815
+    endpoint: str
+    payload: Json
+    errorCode: Maybe  # noqa: N815
+    errorMessage: Maybe  # noqa: N815
+    errorCause: Maybe  # noqa: N815
+    status: str = Field(examples=["FAILED"])
+    resolution: Maybe
+    createdAt: Maybe  # noqa: N815
+    processedAt: Maybe  # noqa: N815
+    firstFailedAt: Maybe  # noqa: N815
+    lastFailedAt: Maybe  # noqa: N815
+    attempts: int | None
+
+
+class DltList(BaseModel):
+    """A page, the newest failure first."""
+
+    items: list[DltMessage]
+    total: int
+    total_is: str = Field(examples=["exact"])
+    page: int
+    size: int
+    filter: str
+
+
+class DltDetail(DltMessage):
+    """With its history; null: not recorded."""
+
+    history: list[HistoryEntry] | None
+
+
+class DltResult(BaseModel):
+    """What became of one message."""
+
+    messageId: Maybe  # noqa: N815
+    outcome: str = Field(examples=["replayed"])
+    error: str | None = None
+
+
+class DltReplayed(BaseModel):
+    """`requested` letters and ids; each has a result."""
+
+    requested: int
+    replayed: int
+    failed: int
+    skipped: int
+    results: list[DltResult]
+    more: bool = False
+    cursor: str | None = None
+
+
+@router.get("/dlt-messages", dependencies=[HEAVY], responses=replies.of(DltList))
 async def dlt_messages(
     desk: TheDesk, actor: Inspector, asked: Annotated[DltPage, Query()]
 ) -> ExactDocument:
@@ -98,51 +166,38 @@ async def dlt_messages(
     offset = asked.page * asked.size
     if offset > _OFFSET_MAX:
         raise BadRequest(f"page times size is at most {_OFFSET_MAX}", "narrow the filter")
+    place = {"page": asked.page, "size": asked.size}
     if asked.status == "NEW":
-        empty = {"items": [], "total": 0, "page": asked.page, "size": asked.size, "filter": ""}
-        return ExactDocument(empty)
+        return ExactDocument({"items": [], "total": 0, "total_is": "exact", "filter": ""} | place)
     query = await _query(desk, actor, asked, _STATES[asked.status])
     found = await desk.list(actor, query, limit=asked.size, offset=offset)
-    items = []
-    for letter in found.letters:
-        try:
-            items.append(_message(await desk.inspect(actor, letter.id)))
-        except LetterNotFound:
-            continue  # it is gone since
-    shown = {"items": items, "total": found.total, "page": asked.page, "size": asked.size}
-    return ExactDocument(shown | {"filter": render(query)})
+    items = [_message(detail) for detail in await details_of(desk, actor, found.letters)]
+    counted = found.as_json()
+    shown = {"items": items, "total": found.total, "total_is": counted["total_is"]}
+    return ExactDocument(shown | place | read_as(query))
 
 
-@router.get(
-    "/dlt-messages/{dlq_id}", dependencies=[BARE], responses=replies.of(dlt_schemas.DltDetail, 404)
-)
+@router.get("/dlt-messages/{dlq_id}", dependencies=[BARE], responses=replies.of(DltDetail, 404))
 async def dlt_message(desk: TheDesk, actor: Inspector, dlq_id: DlqId) -> ExactDocument:
     """One dead letter in any state, with its history."""
-    try:
-        detail = await desk.inspect(actor, id_of(dlq_id))
-    except LetterNotFound:
-        raise not_found(dlq_id) from None
+    detail = await detail_of(desk, actor, dlq_id)
     history = None if detail.history is None else [history_json(e) for e in detail.history]
     return ExactDocument(_message(detail) | {"history": history})
 
 
-@router.post(
-    "/replay", dependencies=[BARE, HEAVY], responses=replies.of(dlt_schemas.DltReplayed, 404)
-)
-async def replay(
-    request: Request, desk: TheDesk, options: TheOptions, actor: Replayer, body: DltReplay
-) -> Document:
+@router.post("/replay", dependencies=[BARE, HEAVY], responses=replies.of(DltReplayed, 404))
+async def replay(call: Replaying, body: DltReplay) -> Document:
     """Replay messages by their ids, or all that the criteria take (10,000 a request)."""
     # whoever may replay a message by its id may be told which letters it has
-    looker = Actor(actor.name, actor.scopes | {"inspect"}, actor.request_id)
+    looker = replace(call.actor, scopes=call.actor.scopes | {"inspect"})
 
     async def run() -> Mapping[str, Any]:
         if body.messageId is not None or body.messageIds is not None:
             ids = [body.messageId] if body.messageId is not None else body.messageIds or []
-            return await _replay_named(desk, looker, list(dict.fromkeys(ids)), body)
-        return await _replay_matching(desk, looker, body, options.bulk_max)
+            return await _replay_named(call.desk, looker, list(dict.fromkeys(ids)), body)
+        return await _replay_matching(call.desk, looker, body, call.options.bulk_max)
 
-    return Document(await once(desk, actor, request, "replayed", run))
+    return Document(await call.once("replayed", run))
 
 
 async def _replay_named(
@@ -197,21 +252,24 @@ async def _replay_matching(desk: Desk, actor: Actor, body: DltReplay, most: int)
 
 
 async def _query(desk: Desk, actor: Actor, asked: Criteria, states: Sequence[str]) -> Question:
-    words: Words = [("state", state) for state in states]
-    if asked.messageId is not None:
-        words.append(("message", asked.messageId))
-    if asked.errorMessage is not None:
-        words.append(("error", asked.errorMessage))
-    if asked.startDate is not None:
-        words.append(("since", asked.startDate))
-    if asked.endDate is not None:
-        words.append(("until", asked.endDate))
+    found = [Word("state", tuple(Condition("=", state) for state in states))] if states else []
+    for name, word in _WORDS.items():
+        value: str | None = getattr(asked, name)
+        if value is not None:
+            found += _read(name, word, value)
     if asked.subscriberId is not None:
-        handler = [("subscriber", asked.subscriberId), ("state", "any")]
-        known = await desk.list(actor, query_of(handler), limit=1)
-        name = "subscriber" if known.letters else "queue"
-        words.append((name, asked.subscriberId))
-    return query_of(words)
+        handler = _read("subscriberId", "subscriber", asked.subscriberId)
+        known = await desk.list(actor, Question((*handler, _ANYWHERE)), limit=1)
+        found += handler if known.letters else _read("subscriberId", "queue", asked.subscriberId)
+    return Question(tuple(found))
+
+
+def _read(name: str, word: str, value: str) -> tuple[Word, ...]:
+    """The value of a stranger as a word of the filter: quoted, then read as everything else."""
+    try:
+        return parse(f"{word}:{quoted(value)}", now=datetime.now(UTC)).words
+    except FilterError as error:
+        raise BadRequest(f"{name}: {str(error).removeprefix(f'{word}: ')}") from None
 
 
 async def _letters(desk: Desk, actor: Actor, query: Question) -> list[tuple[int, str | None]]:
@@ -227,11 +285,10 @@ async def _letters(desk: Desk, actor: Actor, query: Question) -> list[tuple[int,
 
 async def _message_ids(desk: Desk, actor: Actor, ids: Sequence[int]) -> dict[int, str | None]:
     names: dict[int, str | None] = {}
-    anywhere = Word("state", (Condition("=", "any"),))
     for start in range(0, len(ids), _LETTERS_OF_ONE):
         some = ids[start : start + _LETTERS_OF_ONE]
         named = Word("id", tuple(Condition("=", letter_id) for letter_id in some))
-        page = await desk.list(actor, Question((named, anywhere)), limit=_LETTERS_OF_ONE)
+        page = await desk.list(actor, Question((named, _ANYWHERE)), limit=_LETTERS_OF_ONE)
         names |= {letter.id: letter.message_id for letter in page.letters}
     return names
 

@@ -27,6 +27,10 @@ class ApiOptions:
     body_bytes_max: int = 8 * 1024 * 1024
     body_seconds: float = 30.0
     """How long a body may take to arrive."""
+    send_seconds: float = 30.0
+    """How long a client may take nothing of its answer; then the connection ends."""
+    stream_seconds: float = 3600.0
+    """How long one answer may take from its first byte to its last: an export of everything."""
     header_bytes_max: int = 32 * 1024
     headers_max: int = 100
     url_bytes_max: int = 48 * 1024

@@ -4,6 +4,7 @@ In: ids of rows. Out: the documents of the desk. Looking never changes a row.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -13,8 +14,8 @@ from pydantic import Field
 from outlast.api import replies, schemas
 from outlast.api.answers import Document, ExactDocument
 from outlast.api.asking import LIMIT_MAX, Filter, IdsBody, ReasonBody
-from outlast.api.auth import Inspector, Replayer
-from outlast.api.desk import BARE, HEAVY, TheDesk, id_of, once, read_as
+from outlast.api.auth import Call, Inspector, Replaying
+from outlast.api.desk import BARE, HEAVY, TheDesk, id_of, read_as
 from outlast.api.problems import Refused, is_word, not_here
 from outlast.ops import Actor, Desk, LetterNotFound
 from outlast.ops.views import worker_json
@@ -42,25 +43,25 @@ async def list_rows(desk: TheDesk, actor: Inspector, page: Annotated[RowPage, Qu
 @router.post(
     "/outbox/cancel", dependencies=[BARE, HEAVY], responses=replies.of(schemas.RowsChanged)
 )
-async def cancel_ids(request: Request, desk: TheDesk, actor: Replayer, body: IdsBody) -> Document:
+async def cancel_ids(call: Replaying, body: IdsBody) -> Document:
     """Take messages back that no worker holds; a replayed letter is open again."""
 
     async def run() -> Mapping[str, Any]:
-        return {"status": "ok", "results": await _cancel(desk, actor, body.ids, body.reason)}
+        return {"status": "ok", "results": await _cancel(call, body.ids, body.reason)}
 
-    return Document(await once(desk, actor, request, "recalled", run))
+    return Document(await call.once("recalled", run))
 
 
 @router.post(
     "/outbox/run-now", dependencies=[BARE, HEAVY], responses=replies.of(schemas.RowsChanged)
 )
-async def run_ids_now(request: Request, desk: TheDesk, actor: Replayer, body: IdsBody) -> Document:
+async def run_ids_now(call: Replaying, body: IdsBody) -> Document:
     """Make waiting messages due at once."""
 
     async def run() -> Mapping[str, Any]:
-        return {"status": "ok", "results": await _run_now(desk, actor, body.ids)}
+        return {"status": "ok", "results": await _run_now(call, body.ids)}
 
-    return Document(await once(desk, actor, request, "replayed", run))
+    return Document(await call.once("replayed", run))
 
 
 async def inspect_row(desk: TheDesk, actor: Inspector, row_id: RowId, request: Request) -> Document:
@@ -92,20 +93,14 @@ async def _inspect(desk: Desk, actor: Actor, text: str) -> Document:
     dependencies=[BARE],
     responses=replies.of(schemas.RowChanged, 404, 409),
 )
-async def cancel(
-    request: Request,
-    desk: TheDesk,
-    actor: Replayer,
-    row_id: RowId,
-    body: ReasonBody | None = None,
-) -> Document:
+async def cancel(call: Replaying, row_id: RowId, body: ReasonBody | None = None) -> Document:
     """Take one message back; 409 while a worker holds it."""
     reason = None if body is None else body.reason
 
     async def run() -> Mapping[str, Any]:
-        return _one(row_id, await _cancel(desk, actor, [id_of(row_id)], reason))
+        return _one(row_id, await _cancel(call, [id_of(row_id)], reason))
 
-    return Document(await once(desk, actor, request, "recalled", run))
+    return Document(await call.once("recalled", run))
 
 
 @router.post(
@@ -113,31 +108,26 @@ async def cancel(
     dependencies=[BARE],
     responses=replies.of(schemas.RowChanged, 404, 409),
 )
-async def run_now(request: Request, desk: TheDesk, actor: Replayer, row_id: RowId) -> Document:
+async def run_now(call: Replaying, row_id: RowId) -> Document:
     """Make one waiting message due at once; 409 while a worker holds it."""
 
     async def run() -> Mapping[str, Any]:
         if id_of(row_id):
-            await desk.outbox_inspect(actor_who_looks(actor), id_of(row_id))
-        return _one(row_id, await _run_now(desk, actor, [id_of(row_id)]))
+            # whoever may run a row may know whether it is there
+            looker = replace(call.actor, scopes=call.actor.scopes | {"inspect"})
+            await call.desk.outbox_inspect(looker, id_of(row_id))
+        return _one(row_id, await _run_now(call, [id_of(row_id)]))
 
-    return Document(await once(desk, actor, request, "replayed", run))
-
-
-def actor_who_looks(actor: Actor) -> Actor:
-    """Whoever may run a row may know whether it is there."""
-    return Actor(actor.name, actor.scopes | {"inspect"}, actor.request_id)
+    return Document(await call.once("replayed", run))
 
 
-async def _cancel(
-    desk: Desk, actor: Actor, ids: list[int], reason: str | None
-) -> list[dict[str, Any]]:
-    answers = await desk.outbox_cancel(actor, ids, reason=reason)
+async def _cancel(call: Call, ids: list[int], reason: str | None) -> list[dict[str, Any]]:
+    answers = await call.desk.outbox_cancel(call.actor, ids, reason=reason)
     return [answer.as_json() for answer in answers]
 
 
-async def _run_now(desk: Desk, actor: Actor, ids: list[int]) -> list[dict[str, Any]]:
-    answers = await desk.outbox_run_now(actor, ids)
+async def _run_now(call: Call, ids: list[int]) -> list[dict[str, Any]]:
+    answers = await call.desk.outbox_run_now(call.actor, ids)
     return [
         {"row_id": row_id, "outcome": "due" if is_due else "not_waiting"}
         for row_id, is_due in answers.items()

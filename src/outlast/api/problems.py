@@ -4,6 +4,7 @@ In: an exception of the desk, of FastAPI, or of anybody. Out: a response that ne
 traceback, a statement or what the caller sent.
 """
 
+import itertools
 import logging
 import traceback
 from collections.abc import Iterable, Mapping
@@ -36,11 +37,15 @@ from outlast.policy.neutral_text import neutral_text
 
 logger = logging.getLogger("outlast.api")
 
+_NO_RIGHT = ("42501", "SQLITE_READONLY", "SQLITE_PERM")
+"""SQLSTATE, or SQLite's name, of what this role or process may not do."""
+
 RETRY_SECONDS = 5
 """What `Retry-After` says while the database is away."""
 
 _FIELDS_TOLD = 20
-_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+_JSON = "application/json"
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
 _STATUS: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (NotAllowed, HTTPStatus.FORBIDDEN),
@@ -101,6 +106,9 @@ def of_desk(error: OutlastError) -> Problem:
         HTTPStatus.UNPROCESSABLE_ENTITY,
     )
     more: dict[str, Any] = {}
+    if isinstance(error, CannotWrite) and str(error.state).startswith(_NO_RIGHT):
+        status = HTTPStatus.NOT_IMPLEMENTED
+        more["remedy"] = "the database role of this server may only read: --dsn names another"
     if isinstance(error, DeskError) and error.remedy:
         more["remedy"] = error.remedy
     if isinstance(error, NotAllowed):
@@ -137,9 +145,9 @@ def add_handlers(app: FastAPI) -> None:
         assert isinstance(error, OutlastError), "registered for it"
         return of_desk(error)
 
-    async def on_invalid(_request: Request, error: Exception) -> Response:
+    async def on_invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError), "registered for it"
-        return _of_validation(error.errors())
+        return _of_validation(error.errors(), request.headers.get("content-type", ""))
 
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException), "registered for it"
@@ -163,20 +171,33 @@ def _place(error: FilterError) -> dict[str, Any]:
     return more
 
 
-def _of_validation(errors: Iterable[Any]) -> Problem:
+def _of_validation(errors: Iterable[Any], media: str) -> Problem:
     """Where, and what is wrong there; never the value."""
-    told = [
-        {
-            "in": str(error["loc"][0]) if error["loc"] else "request",
-            "pointer": "".join(f"/{neutral_text(str(step))[:100]}" for step in error["loc"][1:]),
-            "message": neutral_text(str(error["msg"])),
-        }
-        for error, _ in zip(errors, range(_FIELDS_TOLD), strict=False)
-    ]
-    first = told[0] if told else {"pointer": "", "message": "the request cannot be read"}
-    where = first["pointer"].lstrip("/") or "request"
+    told = []
+    for error in itertools.islice(errors, _FIELDS_TOLD):
+        place = [str(step) for step in error["loc"]] or ["request"]
+        message = _said(error, media if place == ["body"] else _JSON)
+        if error["type"] == "json_invalid":
+            place = place[:1]
+        pointer_ = "".join(f"/{neutral_text(step)[:100]}" for step in place[1:])
+        told.append({"in": place[0], "pointer": pointer_, "message": neutral_text(message)})
+    first = told[0] if told else {"in": "request", "pointer": "", "message": "cannot be read"}
+    where = first["pointer"].lstrip("/") or f"the {first['in']}"
     sentence = f"{where}: {first['message']}"
     return problem(HTTPStatus.UNPROCESSABLE_ENTITY, sentence, {"errors": told})
+
+
+def _said(error: Mapping[str, Any], media: str) -> str:
+    if media.partition(";")[0].strip().lower() != _JSON:
+        return f"send it as JSON, with Content-Type: {_JSON}"
+    match error["type"]:
+        case "extra_forbidden":
+            return "nothing here has this name; /openapi.json lists what has"
+        case "json_invalid":
+            return f"it is no JSON from character {error['loc'][-1]} on"
+        case "value_error":
+            return str(error["msg"]).removeprefix("Value error, ")
+    return str(error["msg"])
 
 
 def _of_http(request: Request, error: HTTPException) -> Problem:
@@ -185,12 +206,16 @@ def _of_http(request: Request, error: HTTPException) -> Problem:
         return problem(status, f"there is no route {request.scope['path']}")
     if status is HTTPStatus.METHOD_NOT_ALLOWED:
         return not_here(request)
+    if status is HTTPStatus.BAD_REQUEST:
+        return problem(
+            status, "the body cannot be read: it is nested too deep, or a number too long"
+        )
     return problem(status, str(error.detail), headers=error.headers)
 
 
 def not_here(request: Request) -> Problem:
     """A method that this path does not know, and those it knows."""
-    known = [name for name in _METHODS if _matches(request, name)]
+    known = [name for name in _METHODS if _matches(request, name.replace("HEAD", "GET"))]
     return problem(
         HTTPStatus.METHOD_NOT_ALLOWED,
         f"{request.method} is not for {request.scope['path']}; {', '.join(known) or 'nothing'} is",

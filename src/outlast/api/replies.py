@@ -27,7 +27,7 @@ class ProblemDocument(BaseModel):
 
 
 _SAID = {
-    400: "The body is no JSON.",
+    400: "The body cannot be read.",
     401: "There is no token, or it is not known.",
     403: "The token lacks the scope, or a page of another origin asks.",
     404: "There is no such thing.",

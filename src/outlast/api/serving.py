@@ -10,13 +10,14 @@ import logging
 import signal
 import socket
 from collections.abc import Iterator
+from http import HTTPStatus
 
 import uvicorn
-from starlette.applications import Starlette
-from starlette.routing import Mount
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from outlast.api.app import make_app
 from outlast.api.options import ApiOptions, is_loopback
+from outlast.api.problems import problem
 from outlast.ops import Actor, BadRequest, Desk
 from outlast.ops.tokens import TokenBook
 from outlast.ops.upkeep import upkeep
@@ -28,6 +29,7 @@ STOP_SECONDS = 10
 """How long requests under way may take when the process is asked to stop."""
 
 _BACKLOG = 128
+_CLOSE_SECONDS = 5
 _REQUEST_HEAD_BYTES_MAX = 256 * 1024
 """Beyond what the guard takes, so that it is the guard who refuses."""
 
@@ -48,7 +50,7 @@ async def serve(
     given = options or ApiOptions()
     check_address(host, port, book, no_auth=given.no_auth)
     app = under_prefix(make_app(desk, book, options=given), prefix)
-    listening = _listen(host, port)
+    listening = _listen(host, port, given.send_seconds)
     server = _Server(config_of(app))
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
@@ -95,16 +97,27 @@ def check_address(host: str, port: int, book: TokenBook, *, no_auth: bool) -> No
         )
 
 
-def under_prefix(app: Starlette, prefix: str) -> Starlette:
-    """The application under a path such as `/outlast`."""
-    if not prefix or prefix == "/":
-        return app
-    if not prefix.startswith("/") or not prefix.isascii() or not prefix.isprintable():
+def under_prefix(app: ASGIApp, prefix: str) -> ASGIApp:
+    """The application under a path such as `/outlast`; beside it is nothing."""
+    root = prefix.rstrip("/")
+    if prefix and not (prefix.startswith("/") and prefix.isascii() and prefix.isprintable()):
         raise BadRequest(f"a prefix begins with a slash, got {prefix!r}", "write it as /outlast")
-    return Starlette(routes=[Mount(prefix.rstrip("/"), app)])
+    if not root:
+        return app
+
+    async def below(scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope.get("path", "")
+        if scope["type"] != "http" or path == root or path.startswith(f"{root}/"):
+            await app({**scope, "root_path": scope.get("root_path", "") + root}, receive, send)
+            return
+        remedy = {"remedy": f"what there is, is below {root}"}
+        nothing = problem(HTTPStatus.NOT_FOUND, f"there is no route {path}", remedy)
+        await nothing(scope, receive, send)
+
+    return below
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int, send_seconds: float) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         made = socket.create_server((host, port), family=family, backlog=_BACKLOG)
@@ -112,10 +125,14 @@ def _listen(host: str, port: int) -> socket.socket:
         said = error.strerror if isinstance(error, OSError) else "it is no address"
         raise BadRequest(f"cannot listen on {host}:{port}: {said}") from None
     made.setblocking(False)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        # after the guard gave up, so that the log tells: what was sent is kept until it is taken
+        milliseconds = int((send_seconds + _CLOSE_SECONDS) * 1000)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
     return made
 
 
-def config_of(app: Starlette) -> uvicorn.Config:
+def config_of(app: ASGIApp) -> uvicorn.Config:
     """How it is served: nothing of ours in the headers, bounds above those of the guard."""
     return uvicorn.Config(
         app,

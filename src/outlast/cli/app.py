@@ -6,26 +6,41 @@ In: the arguments of the process. Out: an exit status: 0 done, 1 failed, 2 usage
 
 import gc
 import io
+import json
 import math
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from outlast.cli import db, dlq, live
-from outlast.cli.asking import asked, shaped
-from outlast.cli.paper import is_of_output, tell_unwritten
+from outlast.cli.asking import asked, flag, shaped
+from outlast.cli.paper import is_of_output, print_document, tell_unwritten
 from outlast.model.errors import OutlastError
 
 _ALLOCATIONS_BETWEEN_LOOKS = 50_000
 _SECONDS_MAX = 86_400.0
 _RATE_MAX = 10_000.0
 
+_ORDER = ("demo", "dlq", "outbox", "subscriptions", "workers", "serve", "tokens", "db", "version")
+
+
+class _InOrder(TyperGroup):
+    """Verbs in the order in which a newcomer meets them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names, as `--help` shows them."""
+        return sorted(super().list_commands(ctx), key=_ORDER.index)
+
+
 app = typer.Typer(
     name="outlast",
+    cls=_InOrder,
     help="A transactional outbox and dead-letter queue.",
+    epilog="To begin: outlast demo, or outlast dlq list --dsn FILE_OR_URL",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -100,7 +115,7 @@ def _rate(value: float | None) -> float | None:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        version()
+        _show_versions()
         raise typer.Exit
 
 
@@ -111,7 +126,11 @@ def _root(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Show the versions and exit."
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            metavar="",
+            help="Show the versions and exit.",
         ),
     ] = False,
 ) -> None:
@@ -122,23 +141,27 @@ def _root(
 def demo(
     seconds: Annotated[
         float | None,
-        typer.Option(callback=_seconds, help="How long orders come in.", show_default="10"),
+        typer.Option(
+            callback=_seconds, metavar="N", help="How long orders come in.", show_default="10"
+        ),
     ] = None,
     rate: Annotated[
-        float | None, typer.Option(callback=_rate, help="Orders per second.", show_default="50")
+        float | None,
+        typer.Option(callback=_rate, metavar="N", help="Orders per second.", show_default="50"),
     ] = None,
     file: Annotated[
         Path | None,
         typer.Option(
+            metavar="FILE",
             help="The database: a new file, or with --fixed that of an earlier demo.",
             show_default="in a new temporary folder",
         ),
     ] = None,
     fixed: Annotated[
-        bool, typer.Option("--fixed", help="Run the corrected handlers on the file; no orders.")
+        bool, flag("Run the corrected handlers on the file; no orders.", "--fixed")
     ] = False,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the handlers at work until Ctrl-C, to play with.")
+        bool, flag("Leave the handlers at work until Ctrl-C, to play with.", "--keep")
     ] = False,
 ) -> None:
     """See messages delivered, retried and dead on SQLite, and the proof that none is lost.
@@ -159,9 +182,17 @@ def demo(
 
 
 @app.command()
-def version() -> None:
-    """The versions of outlast and of what it stands on."""
-    from outlast.cli.versions import version_lines  # noqa: PLC0415
+@asked
+def version(ctx: typer.Context) -> None:
+    """Show the versions of outlast and of what it stands on."""
+    _show_versions(as_json=ctx.obj.json)
 
+
+def _show_versions(*, as_json: bool = False) -> None:
+    from outlast.cli.versions import version_lines, versions  # noqa: PLC0415
+
+    if as_json:
+        print_document(json.dumps(dict(versions()), indent=2))
+        return
     for line in version_lines():
         typer.echo(line)

@@ -68,12 +68,17 @@ class Mending:
     not_idempotent: bool = False
 
 
-def _option(help_text: str, name: str, panel: str, metavar: str | None = None) -> Any:
+def _option(help_text: str, name: str, panel: str, metavar: str) -> Any:
     return typer.Option(name, help=help_text, rich_help_panel=panel, metavar=metavar)
 
 
+def flag(help_text: str, *names: str, panel: str | None = None) -> Any:
+    """An option without a value: its help names no type."""
+    return typer.Option(*names, help=help_text, metavar="", rich_help_panel=panel)
+
+
 ASKED: Mapping[str, Any] = {
-    "json": Annotated[bool, _option("One JSON document on stdout.", "--json", _HERE)],
+    "json": Annotated[bool, flag("One JSON document on stdout.", "--json", panel=_HERE)],
     "config": Annotated[
         str | None,
         _option(
@@ -105,16 +110,21 @@ ASKED: Mapping[str, Any] = {
     ],
 }
 
+_WORDS_HELP = """Words in single quotes: queue:orders subscriber: id: message: event: category:
+reason: triage: owner: state:any error:timeout group: version: since:2h until: replays:>=2
+header.NAME: body.a.b: (-word: negates)."""
+
+
+def _words(metavar: str, help_text: str) -> Any:
+    return Annotated[list[str] | None, typer.Argument(metavar=metavar, help=help_text)]
+
+
 WANTED: Mapping[str, Any] = {
-    "words": Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="FILTER",
-            help="Words such as queue:orders error:timeout since:2h, in single quotes.",
-        ),
-    ],
+    "words": _words("FILTER", _WORDS_HELP),
     **{
-        name: Annotated[list[str] | None, _option(f"{word}: (may be repeated).", option, _WHICH)]
+        name: Annotated[
+            list[str] | None, _option(f"{word}: (may be repeated).", option, _WHICH, "NAME")
+        ]
         for name, word, option in (
             ("subscription", "queue", "--subscription"),
             ("queue", "queue", "--queue"),
@@ -123,9 +133,10 @@ WANTED: Mapping[str, Any] = {
             ("state", "state", "--state"),
         )
     },
-    "since": Annotated[str | None, _option("2h, 3d, or a time.", "--since", _WHICH)],
-    "until": Annotated[str | None, _option("2h, 3d, or a time.", "--until", _WHICH)],
+    "since": Annotated[str | None, _option("2h, 3d, or a time.", "--since", _WHICH, "TIME")],
+    "until": Annotated[str | None, _option("2h, 3d, or a time.", "--until", _WHICH, "TIME")],
 }
+_WANTED_OR_ID = {**WANTED, "words": _words("ID | FILTER", f"By id, or by filter. {_WORDS_HELP}")}
 
 
 MENDING: Mapping[str, Any] = {
@@ -146,7 +157,7 @@ MENDING: Mapping[str, Any] = {
     ],
     "not_idempotent": Annotated[
         bool,
-        _option("The transform may give another result each time.", "--not-idempotent", _WHAT),
+        flag("The transform may give another result each time.", "--not-idempotent", panel=_WHAT),
     ],
 }
 
@@ -168,12 +179,21 @@ def asked(function: Callable[..., R]) -> Callable[..., R]:
 
 def wanted(function: Callable[..., R]) -> Callable[..., R]:
     """Give a verb the filter; it arrives as the argument `wanted`."""
+    return _wanting(function, WANTED)
 
+
+def wanted_or_id(function: Callable[..., R]) -> Callable[..., R]:
+    """The same for a verb that takes ids in the place of a filter."""
+    return _wanting(function, _WANTED_OR_ID)
+
+
+def _wanting(function: Callable[..., R], options: Mapping[str, Any]) -> Callable[..., R]:
     def gathering(**given: Any) -> R:
-        wanted = Wanted(**_said(given, WANTED))
+        wanted = Wanted(**_said(given, options))
         return function(**given, wanted=wanted)
 
-    return _with_options(function, gathering, WANTED, dict.fromkeys(WANTED), frozenset({"wanted"}))
+    defaults = dict.fromkeys(options)
+    return _with_options(function, gathering, options, defaults, frozenset({"wanted"}))
 
 
 def mended(function: Callable[..., R]) -> Callable[..., R]:

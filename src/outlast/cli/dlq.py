@@ -4,24 +4,22 @@ from typing import Annotated
 
 import typer
 
-from outlast.cli.asking import Mending, Wanted, asked, mended, wanted
+from outlast.cli.asking import Mending, Wanted, asked, flag, mended, wanted, wanted_or_id
 
 _HELP = "Look at dead letters, mend, replay, purge and restore them."
 
 app = typer.Typer(help=_HELP, no_args_is_help=True)
 
-_Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="DLQ ids.")]
+_Ids = Annotated[list[str], typer.Argument(metavar="ID", help="DLQ ids.")]
 _Id = Annotated[str, typer.Argument(metavar="ID", help="A DLQ id.")]
-_Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-_All = Annotated[bool, typer.Option("--all", help="Every letter; in place of a filter.")]
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done.")]
-_Reason = Annotated[str | None, typer.Option(help="Why, for the history.")]
+_Yes = Annotated[bool, flag("Do not ask.", "--yes", "-y")]
+_All = Annotated[bool, flag("Every letter; in place of a filter.", "--all")]
+_DryRun = Annotated[bool, flag("Say what would be done.", "--dry-run")]
+_Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="Why, for the history.")]
 _To = Annotated[str | None, typer.Option(metavar="QUEUE", help="Another queue, for this pass.")]
-_Original = Annotated[bool, typer.Option("--original", help="The first bytes, not the newest.")]
-_Force = Annotated[bool, typer.Option("--force", help="Pass the gates; needs --reason.")]
-_Poison = Annotated[
-    bool, typer.Option("--include-poison", help="Also letters that may kill their worker.")
-]
+_Original = Annotated[bool, flag("The first bytes, not the newest.", "--original")]
+_Force = Annotated[bool, flag("Pass the gates; needs --reason.", "--force")]
+_Poison = Annotated[bool, flag("Also letters that may kill their worker.", "--include-poison")]
 _Wait = Annotated[
     str | None,
     typer.Option("--wait", metavar="TIME", help="Wait for the outcome; --wait=30s, else 10m."),
@@ -40,9 +38,11 @@ def _dlq(ctx: typer.Context) -> None:
 def list_(
     ctx: typer.Context,
     wanted: Wanted,
-    limit: Annotated[int, typer.Option(help="Letters to show.")] = 100,
-    after: Annotated[str | None, typer.Option(help="Go on where a list ended.")] = None,
-    wide: Annotated[bool, typer.Option("--wide", help="Cut no cell.")] = False,
+    limit: Annotated[int, typer.Option(metavar="N", help="Letters to show.")] = 100,
+    after: Annotated[
+        str | None, typer.Option(metavar="CURSOR", help="Go on where a list ended.")
+    ] = None,
+    wide: Annotated[bool, flag("Cut no cell.", "--wide")] = False,
 ) -> None:
     """Show dead letters, the newest failure first."""
     from outlast.cli.looking import list_letters  # noqa: PLC0415
@@ -52,19 +52,15 @@ def list_(
 
 @app.command()
 @asked
-@wanted
+@wanted_or_id
 def inspect(
     ctx: typer.Context,
     wanted: Wanted,
-    everything: Annotated[
-        bool, typer.Option("--all", help="All that the filter takes, in short.")
-    ] = False,
-    limit: Annotated[int, typer.Option(help="Letters to show with --all.")] = 10,
-    reveal: Annotated[
-        bool, typer.Option("--reveal", help="Show what is masked; this is recorded.")
-    ] = False,
+    everything: Annotated[bool, flag("All that the filter takes, in short.", "--all")] = False,
+    limit: Annotated[int, typer.Option(metavar="N", help="Letters to show with --all.")] = 10,
+    reveal: Annotated[bool, flag("Show what is masked; this is recorded.", "--reveal")] = False,
 ) -> None:
-    """Show everything about the dead letter with this id."""
+    """Show everything about one dead letter, or many in short."""
     from outlast.cli.looking import inspect_letter, inspect_some  # noqa: PLC0415
 
     if everything:
@@ -125,13 +121,13 @@ def replay_all(
 
 @app.command()
 @asked
-@wanted
+@wanted_or_id
 def purge(
     ctx: typer.Context,
     wanted: Wanted,
     everything: _All = False,
     yes: _Yes = False,
-    hard: Annotated[bool, typer.Option("--hard", help="Delete at once, for good.")] = False,
+    hard: Annotated[bool, flag("Delete at once, for good.", "--hard")] = False,
     dry_run: _DryRun = False,
     reason: _Reason = None,
 ) -> None:
@@ -170,7 +166,7 @@ def edit(
         str | None, typer.Option(metavar="FILE", help="The new body; - is stdin.")
     ] = None,
     reveal: Annotated[
-        bool, typer.Option("--reveal", help="Secrets too in the editor; this is recorded.")
+        bool, flag("Secrets too in the editor; this is recorded.", "--reveal")
     ] = False,
     reason: _Reason = None,
     dry_run: _DryRun = False,
@@ -198,12 +194,8 @@ def export(
         str | None,
         typer.Option("--output", "-o", metavar="FILE", help="A new file, for its owner alone."),
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="The file may be there already.")
-    ] = False,
-    reveal: Annotated[
-        bool, typer.Option("--reveal", help="Write what is masked; this is recorded.")
-    ] = False,
+    overwrite: Annotated[bool, flag("The file may be there already.", "--overwrite")] = False,
+    reveal: Annotated[bool, flag("Write what is masked; this is recorded.", "--reveal")] = False,
     reason: _Reason = None,
 ) -> None:
     """Write dead letters down, to a file or to stdout."""
@@ -232,9 +224,9 @@ def import_(
 def mark(
     ctx: typer.Context,
     dlq_ids: _Ids,
-    reopen: Annotated[bool, typer.Option("--open", help="Open; lifts the replay limit.")] = False,
-    review: Annotated[bool, typer.Option("--review", help="For somebody to look at.")] = False,
-    owner: Annotated[str | None, typer.Option(help="Who looks after it.")] = None,
+    reopen: Annotated[bool, flag("Open; lifts the replay limit.", "--open")] = False,
+    review: Annotated[bool, flag("For somebody to look at.", "--review")] = False,
+    owner: Annotated[str | None, typer.Option(metavar="NAME", help="Who looks after it.")] = None,
     triage: Annotated[str | None, typer.Option(metavar="CAUSE", help="The root cause.")] = None,
     note: Annotated[str | None, typer.Option(metavar="TEXT", help="A note.")] = None,
     reason: _Reason = None,
@@ -270,7 +262,7 @@ def history(ctx: typer.Context, dlq_id: _Id) -> None:
 def groups(
     ctx: typer.Context,
     wanted: Wanted,
-    limit: Annotated[int, typer.Option(help="Groups to show.")] = 50,
+    limit: Annotated[int, typer.Option(metavar="N", help="Groups to show.")] = 50,
 ) -> None:
     """Show dead letters by cause, the commonest first."""
     from outlast.cli.looking import groups_of  # noqa: PLC0415

@@ -56,7 +56,7 @@ async def _by_hand(asked: Asked, desk: Desk, actor: Actor, text: str, way: Rewri
     """Show the newest payload in an editor, and take what is saved."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise BadRequest(
-            "nothing to change is said, and there is no terminal for an editor",
+            "no change is given, and there is no terminal for an editor",
             "say --payload, --patch, --transform, --header or --unset-header",
         )
     detail = await desk.inspect(actor, one_id(text), reveal=way.reveal)

@@ -10,6 +10,7 @@ import getpass
 import os
 import socket
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,6 +50,7 @@ _USAGE_ERRORS = (
 )
 
 _NO_RIGHT = "42501"
+_DRIVER_THREAD, _DRIVER_SECONDS = "_connection_worker_thread", 1.0
 
 Body = Callable[[Desk, Actor], Awaitable[int]]
 
@@ -181,11 +183,22 @@ async def _at_the_desk(asked: Asked, body: Body, *, loads_app: bool = False) -> 
         if isinstance(error, OutlastError):
             raise
         raise BadRequest(str(error)) from None
+    others = set(threading.enumerate())
     try:
         return await body(desk, actor)
     finally:
         with contextlib.suppress(OSError):
             await engine.dispose()
+        _await_driver(others)
+
+
+def _await_driver(others: set[threading.Thread]) -> None:
+    """A connection that could not be opened is still ending its thread, which must not find its
+    loop closed: it would say so with a traceback.
+    """
+    for thread in set(threading.enumerate()) - others:
+        if _DRIVER_THREAD in thread.name:
+            thread.join(_DRIVER_SECONDS)
 
 
 def settings_of(asked: Asked, **more: Any) -> "Settings":

@@ -7,8 +7,9 @@ that is known and has no letters is no error.
 from contextlib import suppress
 
 from outlast.cli.asking import Asked, Wanted
-from outlast.cli.frame import ids_of, settings_of
-from outlast.cli.paper import when
+from outlast.cli.frame import ids_of, query_of, settings_of
+from outlast.cli.paper import tell, when
+from outlast.model.errors import StoreFailure
 from outlast.ops import Actor, Desk, DeskError, LetterNotFound
 from outlast.ops.subscriptions import UnknownSubscription
 
@@ -16,13 +17,27 @@ _ENDS = {"replayed": "already replayed", "resolved": "already replayed"}
 
 
 async def need_known(asked: Asked, desk: Desk, actor: Actor, wanted: Wanted) -> None:
-    """Refuse a `--subscription` that neither a worker, a message, a letter nor the app names."""
-    names = (*wanted.subscription, *wanted.queue)
-    if names:
+    """Refuse a `--subscription` that neither a worker, a message, a letter nor the app names.
+
+    Of a `queue:` that nobody knows it is said: a filter may ask for what is not there.
+    """
+    options = (*wanted.subscription, *wanted.queue)
+    if options:
         try:
-            await desk.need_subscription(actor, *names, also=_of_app(asked))
+            await desk.need_subscription(actor, *options, also=_of_app(asked))
         except UnknownSubscription as error:
             raise DeskError(f"Error: {error}", error.remedy) from None
+        return
+    words = [word for word in query_of(wanted).words if word.name == "queue" and not word.negated]
+    names = [str(condition.value) for word in words for condition in word.alternatives]
+    if names:
+        try:
+            # who may read the letters alone cannot know which queues there are
+            with suppress(StoreFailure):
+                await desk.need_subscription(actor, *names, also=_of_app(asked))
+        except UnknownSubscription as error:
+            tell(str(error))
+            tell(f"  {error.remedy}")
 
 
 def _of_app(asked: Asked) -> frozenset[str]:

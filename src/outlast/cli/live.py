@@ -4,14 +4,16 @@ from typing import Annotated
 
 import typer
 
-from outlast.cli.asking import Wanted, asked, wanted
+from outlast.cli.asking import Wanted, asked, flag, wanted
 
 outbox = typer.Typer(
-    help="Look at live messages, take them back, run them now.", no_args_is_help=True
+    help="Look at messages on their way, take them back, run them now.", no_args_is_help=True
 )
 workers = typer.Typer(help="See which workers run.", no_args_is_help=True)
-subscriptions = typer.Typer(help="See who serves what.", no_args_is_help=True)
-tokens = typer.Typer(help="Tokens for the REST API.", no_args_is_help=True)
+subscriptions = typer.Typer(
+    help="See which queues are known, and who serves them.", no_args_is_help=True
+)
+tokens = typer.Typer(help="Make and list tokens for the REST API.", no_args_is_help=True)
 
 
 @outbox.callback()
@@ -26,7 +28,7 @@ def _outbox(ctx: typer.Context) -> None:
 def list_rows(
     ctx: typer.Context,
     wanted: Wanted,
-    limit: Annotated[int, typer.Option(help="Rows to show.")] = 100,
+    limit: Annotated[int, typer.Option(metavar="N", help="Rows to show.")] = 100,
     after: Annotated[int, typer.Option(metavar="ID", help="Go on behind this id.")] = 0,
 ) -> None:
     """Show live messages by id; no row is changed."""
@@ -51,8 +53,10 @@ def inspect(
 @asked
 def cancel(
     ctx: typer.Context,
-    row_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of rows.")],
-    reason: Annotated[str | None, typer.Option(help="Why, for the history.")] = None,
+    row_ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of rows.")],
+    reason: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Why, for the history.")
+    ] = None,
 ) -> None:
     """Take messages back that no worker holds; a replayed letter is open again."""
     from outlast.cli.rows import cancel_rows  # noqa: PLC0415
@@ -64,7 +68,7 @@ def cancel(
 @asked
 def run_now(
     ctx: typer.Context,
-    row_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of rows.")],
+    row_ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of rows.")],
 ) -> None:
     """Make messages due at once that wait for their time."""
     from outlast.cli.rows import run_rows  # noqa: PLC0415
@@ -112,7 +116,9 @@ def _tokens(ctx: typer.Context) -> None:
 @asked
 def new_token(
     ctx: typer.Context,
-    name: Annotated[str, typer.Option(help="Whose it is; the actor in the history.")],
+    name: Annotated[
+        str, typer.Option(metavar="NAME", help="Whose it is; the actor in the history.")
+    ],
     scopes: Annotated[
         str,
         typer.Option(metavar="SCOPE,...", help="inspect, reveal, replay, edit, discard, admin."),
@@ -137,17 +143,18 @@ def list_tokens(ctx: typer.Context) -> None:
 def serve(
     ctx: typer.Context,
     host: Annotated[
-        str | None, typer.Option(help="Where to listen.", show_default="127.0.0.1")
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Where to listen.", show_default="127.0.0.1"),
     ] = None,
-    port: Annotated[int | None, typer.Option(help="0: any free one.", show_default="8787")] = None,
+    port: Annotated[
+        int | None, typer.Option(metavar="N", help="0: any free one.", show_default="8787")
+    ] = None,
     prefix: Annotated[
         str | None, typer.Option(metavar="PATH", help="A path before every route: /outlast.")
     ] = None,
-    no_auth: Annotated[
-        bool, typer.Option("--no-auth", help="Ask for no token; on loopback only.")
-    ] = False,
+    no_auth: Annotated[bool, flag("Ask for no token; on loopback only.", "--no-auth")] = False,
 ) -> None:
-    """Serve the REST API until Ctrl-C, and delete and reconcile what is due meanwhile."""
+    """Serve the REST API until Ctrl-C; meanwhile delete what was kept long enough."""
     from outlast.cli.server import serve_api  # noqa: PLC0415
 
     raise typer.Exit(serve_api(ctx.obj, no_auth=no_auth, host=host, port=port, prefix=prefix))

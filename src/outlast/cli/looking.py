@@ -6,6 +6,7 @@ In: the shared options and those of the verb. Out: an exit status. Nothing is ch
 import contextlib
 import difflib
 import json
+import shlex
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
@@ -18,8 +19,10 @@ from outlast.model.errors import StoreFailure
 from outlast.model.letter_view import LetterView
 from outlast.ops import Actor, Desk, LetterNotFound, NotRecorded
 from outlast.ops.views import LetterDetail, LetterPage, RevisionShown, history_json, stats_json
+from outlast.policy.filter_text import render
 
 BY_PRODUCER = f"{NOT_RECORDED} by producer"
+_NONE_SO_FAR = "No DLQ messages found so far; there are more to look at."
 
 HEADERS = (*("DLQ ID", "Subscription", "Consumer Group", "Failure Reason", "Failed At", "Retries"),)
 
@@ -44,7 +47,8 @@ def list_letters(asked: Asked, wanted: Wanted, limit: int, after: str | None, wi
 
 def _print_page(page: LetterPage, *, is_first: bool, wide: bool) -> None:
     if not page.letters:
-        say("No DLQ messages found.")
+        say("No DLQ messages found." if page.cursor is None else _NONE_SO_FAR)
+        _tell_more(page.cursor)
         return
     print_grid(
         HEADERS, [_row(letter) for letter in page.letters], cut=(3, 2, 1), right=(5,), wide=wide
@@ -54,12 +58,16 @@ def _print_page(page: LetterPage, *, is_first: bool, wide: bool) -> None:
     if page.more or not is_first:
         order = "the newest" if is_first else "the next"
         say(f"Showing {order} {len(page.letters)} (--limit, --after).")
-    if page.cursor is not None:
-        tell(f"to go on: --after {page.cursor}")
+    _tell_more(page.cursor)
     if page.causes is not None:
         causes, letters = page.causes
         verb = "cause makes" if causes == 1 else "causes make"
         tell(f"{causes} {verb} up {letters} of these: outlast dlq groups")
+
+
+def _tell_more(cursor: str | None) -> None:
+    if cursor is not None:
+        tell(f"to go on: --after {cursor}")
 
 
 def _row(letter: LetterView) -> list[str]:
@@ -99,7 +107,8 @@ def inspect_some(asked: Asked, wanted: Wanted, limit: int, *, reveal: bool) -> i
     """The newest letters with their bodies, in short."""
 
     async def body(desk: Desk, actor: Actor) -> int:
-        page = await desk.list(actor, query_of(wanted), limit=limit)
+        query = query_of(wanted)
+        page = await desk.list(actor, query, limit=limit)
         if not page.total:
             await need_known(asked, desk, actor, wanted)
         details = []
@@ -112,7 +121,7 @@ def inspect_some(asked: Asked, wanted: Wanted, limit: int, *, reveal: bool) -> i
             show(page.as_json() | {"items": items})
             return DONE
         if not details:
-            say("No DLQ messages found.")
+            say("No DLQ messages found." if page.cursor is None else _NONE_SO_FAR)
         for detail in details:
             letter = detail.letter
             _print_fields(
@@ -124,8 +133,9 @@ def inspect_some(asked: Asked, wanted: Wanted, limit: int, *, reveal: bool) -> i
             )
             say(f"Body: {detail.payload.text}", lines=True)
             say("---")
-        if page.more:
-            tell(f"to go on: outlast dlq list --limit {limit} --after {page.cursor}")
+        if page.cursor is not None:
+            words = f" {shlex.quote(render(query))}" if query.words else ""
+            tell(f"to go on: outlast dlq list{words} --limit {limit} --after {page.cursor}")
         for note in page.notes:
             tell(note)
         return DONE
@@ -187,7 +197,9 @@ def _print_detail(detail: LetterDetail) -> None:
         say(detail.next_step)
     say()
     cut = " (cut)" if detail.payload.is_cut else ""
-    say(f"Payload:{cut}")
+    # a replay sends the newest revision: nobody must take this one for it
+    first = ", as it first was" if detail.revisions else ""
+    say(f"Payload{first}:{cut}")
     say(detail.payload.text, lines=True)
 
 
@@ -268,6 +280,7 @@ def groups_of(asked: Asked, wanted: Wanted, limit: int) -> int:
         if not page.groups:
             await need_known(asked, desk, actor, wanted)
         document = page.as_json()
+        _tell_notes(document)
         if asked.json:
             show(document)
             return DONE
@@ -288,6 +301,11 @@ def groups_of(asked: Asked, wanted: Wanted, limit: int) -> int:
     return run(asked, body)
 
 
+def _tell_notes(document: dict[str, Any]) -> None:
+    for note in document.get("notes", ()):
+        tell(note)
+
+
 def _print_group(item: dict[str, Any]) -> None:
     for name in ("queues", "subscribers", "versions"):
         say(f"  {name}: {', '.join(item[name]) or NOT_RECORDED}")
@@ -302,6 +320,7 @@ def stats_of(asked: Asked, wanted: Wanted) -> int:
         if not stats.depth:
             await need_known(asked, desk, actor, wanted)
         document = stats_json(stats)
+        _tell_notes(document)
         if asked.json:
             show(document)
             return DONE
@@ -311,7 +330,8 @@ def stats_of(asked: Asked, wanted: Wanted) -> int:
         if document["queues"]:
             say()
             headers = ("Subscription", "Category", "Depth", "Oldest", "Last Hour", "Last Day")
-            print_grid(headers, [_stats_row(row) for row in document["queues"]], cut=(0,))
+            rows = [_stats_row(row) for row in document["queues"]]
+            print_grid(headers, rows, cut=(0,), right=(2, 3, 4, 5))
         if stats.states:
             say()
             said = ", ".join(f"{state} {number}" for state, number in sorted(stats.states.items()))

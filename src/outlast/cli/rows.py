@@ -125,7 +125,7 @@ def run_rows(asked: Asked, texts: Sequence[str]) -> int:
         lost = [*others, *(str(i) for i in dict.fromkeys(ids) if not answers.get(i))]
         if asked.json:
             due = [{"row_id": i, "outcome": "due"} for i, is_due in answers.items() if is_due]
-            bad = [{"row_id": text, "outcome": "not_due"} for text in lost]
+            bad = [{"row_id": text, "outcome": "not_waiting"} for text in lost]
             show({"results": [*due, *bad]})
         else:
             for row_id, is_due in answers.items():

@@ -11,15 +11,16 @@ _OPTIONAL = ("asyncpg",)
 
 def version_lines() -> Iterator[str]:
     """A line for each thing whose version matters in a bug report."""
-    yield _line("outlast", _installed("outlast"))
-    yield _line("python", f"{platform.python_version()} ({platform.system()})")
-    yield _line("sqlite", sqlite3.sqlite_version)
+    return (f"{name:<12}{what}" for name, what in versions())
+
+
+def versions() -> Iterator[tuple[str, str]]:
+    """What it is, and its version."""
+    yield "outlast", _installed("outlast")
+    yield "python", f"{platform.python_version()} ({platform.system()})"
+    yield "sqlite", sqlite3.sqlite_version
     for name in (*_NEEDED, *_OPTIONAL):
-        yield _line(name, _installed(name))
-
-
-def _line(name: str, what: str) -> str:
-    return f"{name:<12}{what}"
+        yield name, _installed(name)
 
 
 def _installed(name: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from outlast.cli.asking import Asked
 from outlast.cli.frame import DONE, run, show
-from outlast.cli.paper import NOT_RECORDED, print_grid, say, second, span, tell
+from outlast.cli.paper import NOT_RECORDED, print_grid, say, span, tell
 from outlast.model.replay import WorkerSeen
 from outlast.ops import Actor, Desk
 from outlast.ops.subscriptions import SubscriptionRow
@@ -31,7 +31,7 @@ def print_workers(asked: Asked) -> int:
             say("No workers found.")
         else:
             headers = (
-                *("Instance", "Version", "State", "Seen", "Started At", "Lease", "Slots"),
+                *("Instance", "Version", "State", "Seen", "Started", "Lease", "Slots"),
                 *("p50", "p99", "Queues"),
             )
             cells = [_worker_row(*both) for both in zip(seen, items, strict=True)]
@@ -47,22 +47,35 @@ def print_workers(asked: Asked) -> int:
 def _worker_row(worker: WorkerSeen, item: dict[str, Any]) -> list[str]:
     state = "live" if item["live"] else "stopped" if worker.stopped else "not live"
     silent = item["silent_for_seconds"]
+    before = (worker.seen_at - worker.started_at).total_seconds()
     return [
         worker.instance,
         worker.version or NOT_RECORDED,
         state,
-        "-" if silent is None else f"{span(round(silent))} ago",
-        second(worker.started_at),
+        _ago(silent),
+        _ago(None if silent is None else silent + before),
         _told(item["lease"], "s"),
         _told(item["max_workers"]),
-        _told(item["p50"], "s"),
-        _told(item["p99"], "s"),
+        _length(item["p50"]),
+        _length(item["p99"]),
         ", ".join(sorted(worker.queues)),
     ]
 
 
+def _ago(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{span(round(seconds))} ago"
+
+
 def _told(value: float | None, unit: str = "") -> str:
     return "-" if value is None else f"{value:.3g}{unit}"
+
+
+def _length(seconds: float | None) -> str:
+    """How long a handler took, in five characters where it can be."""
+    if seconds is None or seconds >= 1:
+        return _told(seconds, "s")
+    thousandths = seconds * 1000
+    return f"{thousandths:.0f}ms" if thousandths >= 1 else f"{thousandths:.1f}ms"
 
 
 def print_subscriptions(asked: Asked) -> int:

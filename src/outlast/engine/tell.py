@@ -62,6 +62,7 @@ class Teller:
         if dead_letter and self.record is not None:
             tags = _tags(entry)
             tags["failure_reason"] = reason
+            tags["age_seconds"] = _age(entry)
             if failure is not None and failure.last_exception is not None:
                 _typed(tags, failure)
             self.record(events.DLQ_WRITTEN, tags)
@@ -124,6 +125,12 @@ def _tags(entry: InHand) -> dict[str, object]:
         "subscriber": entry.subscription.name,
         "deliveries_count": entry.delivery.deliveries_count,
     }
+
+
+def _age(entry: InHand) -> float:
+    """From the row's making to its terminal failure, on the database's clock."""
+    waited = entry.delivery.acquired_at - entry.delivery.created_at
+    return max(0.0, waited.total_seconds() + (entry.duration or 0.0))
 
 
 def _timed(entry: InHand) -> dict[str, object]:

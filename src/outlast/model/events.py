@@ -77,7 +77,7 @@ VOCABULARY: Mapping[str, Event] = {
             DLQ_WRITTEN,
             "a dead letter is stored; emitted before the paired nacked_terminal",
             (*_ROW, "failure_reason"),
-            ("exception_type",),
+            ("age_seconds", "exception_type"),
         ),
         Event(
             DLQ_WRITE_FAILED,

@@ -135,11 +135,6 @@ class Query:
         return any(word.name == "state" and not word.negated for word in self.words)
 
     @property
-    def scans_bodies(self) -> bool:
-        """Whether letters must be read one by one, which lists do for a bounded number only."""
-        return any(word.name in {"header", "body"} for word in self.words)
-
-    @property
     def states(self) -> tuple[str, ...]:
         """The states that are looked at, the default and negations worked in."""
         wanted = self._states_said(negated=False) or set(LISTED_STATES)

@@ -19,6 +19,7 @@ DURATION_BOUNDARIES: Final = (
     *(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75),
     *(1.0, 2.5, 5.0, 7.5, 10.0),
 )
+AGE_BOUNDARIES: Final = (1.0, 10.0, 60.0, 600.0, 3600.0, 21_600.0, 86_400.0)
 
 _SYSTEM: Final = "messaging.system"
 _DESTINATION: Final = "messaging.destination.name"
@@ -93,6 +94,12 @@ class OpenTelemetryRecorder:
             event: meter.create_counter(f"messaging.outbox.{name}", description=about)
             for event, (name, about) in OUTBOX_COUNTERS.items()
         }
+        self._age = meter.create_histogram(
+            "messaging.outbox.dead_letter_age",
+            unit="s",
+            description="From a message's making to its terminal failure",
+            explicit_bucket_boundaries_advisory=AGE_BOUNDARIES,
+        )
         self._bus = _Bus(meter, with_counters=include_messages_counters)
         self._with_bus = include_bus_metrics
 
@@ -100,6 +107,8 @@ class OpenTelemetryRecorder:
         """Measure one event."""
         if (counter := self._counters.get(name)) is not None:
             counter.add(1, _attributes(name, tags))
+        if name == events.DLQ_WRITTEN and (age := tags.get("age_seconds")) is not None:
+            self._age.record(age, _attributes(name, tags))
         if not self._with_bus:
             return
         if name == events.PUBLISHED:

@@ -21,6 +21,7 @@ DURATION_BUCKETS: Final = (
     *(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75),
     *(1.0, 2.5, 5.0, 7.5, 10.0, float("inf")),
 )
+AGE_BUCKETS: Final = (1.0, 10.0, 60.0, 600.0, 3600.0, 21_600.0, 86_400.0, float("inf"))
 
 _STATUS: Final[Mapping[str, str]] = {
     events.ACKED: "acked",
@@ -155,7 +156,7 @@ class PrometheusRecorder:
         include_bus_metrics: bool = True,
     ) -> None:
         try:
-            from prometheus_client import Counter  # noqa: PLC0415 - an extra
+            from prometheus_client import Counter, Histogram  # noqa: PLC0415 - an extra
         except ImportError as error:
             raise ImportError(
                 "PrometheusRecorder needs prometheus_client: pip install 'outlast[prometheus]'"
@@ -179,6 +180,13 @@ class PrometheusRecorder:
             )
             for event, (name, tag, about) in OUTBOX_COUNTERS.items()
         }
+        self._age: Histogram = metrics.make(
+            Histogram,
+            "outbox_dead_letter_age_seconds",
+            "From a message's making to its terminal failure",
+            ("handler",),
+            buckets=AGE_BUCKETS,
+        )
         self._bus = _Bus(metrics, received_messages_size_buckets) if include_bus_metrics else None
 
     def __call__(self, name: str, tags: Tags) -> None:
@@ -188,6 +196,8 @@ class PrometheusRecorder:
         if (counted := self._outbox.get(name)) is not None:
             counter, tag = counted
             counter.labels(*self._consume(tags, *([str(tags[tag])] if tag else []))).inc()
+        if name == events.DLQ_WRITTEN and (age := tags.get("age_seconds")) is not None:
+            self._age.labels(*self._consume(tags)).observe(age)
         if self._bus is None:
             return
         if name == events.DISPATCHED:

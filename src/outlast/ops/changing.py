@@ -17,13 +17,7 @@ from outlast.ops import cursors
 from outlast.ops.actor import Actor
 from outlast.ops.context import At, checked_text, need_filter
 from outlast.ops.refusals import BadRequest
-from outlast.ops.running import (
-    Batch,
-    Running,
-    continued,
-    interrupted,
-    told_if_broken_off,
-)
+from outlast.ops.running import Batch, Pace, Running, continued, interrupted
 from outlast.ops.tally import BulkChange, ChangeTally
 from outlast.policy.filter_text import parse
 from outlast.policy.letter_states import Verb
@@ -105,26 +99,15 @@ class Changing(Running):
             await self._need_states()
         batch = _batch([wanted], parse(run.filter, now=datetime.now(UTC)))
         tally = ChangeTally("purged")
-        after: int | None = run.after
+        so_far = partial(tally.result, dry_run=dry_run)
 
-        async def record(*, stopped: bool) -> None:
+        async def record(stopped: bool) -> None:
             if not dry_run:
-                await self._record_purge(wanted, run.filter, tally.result(), stopped=stopped)
+                await self._record_purge(wanted, run.filter, so_far(), stopped=stopped)
 
-        async with told_if_broken_off(tally, tally.result, partial(record, stopped=True)):
-            async for chunk in self._chunks(run, batch, self.options.chunk, most):
-                tally.add(chunk.results)
-                after = chunk.after
-                if progress is not None:
-                    progress(tally.result(dry_run=dry_run))
-        handled = run.handled + tally.handled
-        going_on = None
-        if after is None:
-            tally.counts["skipped"] += max(0, run.counted - handled)
-        else:
-            going_on = cursors.of_run(run._replace(after=after, handled=handled))
-        await record(stopped=False)
-        return tally.result(dry_run=dry_run, cursor=going_on)
+        pace = Pace(self.options.chunk, most)
+        going_on = await self._go(run, batch, pace, tally, record, so_far, progress)
+        return so_far(cursor=going_on)
 
     async def restore(
         self, actor: Actor, ids: Sequence[int], *, reason: str | None = None
@@ -214,12 +197,11 @@ class Changing(Running):
             await tell(*at, act, [Entry(None, wanted.kind, detail)])
 
     async def _named(self, ids: Sequence[int], wanted: Sequence[Change], verb: str) -> BulkChange:
-        known = self._ids(ids)
+        self._ids(ids)
         await self._need_states()
         tally = ChangeTally(verb)
-        tally.add([_not_found(i) for i in dict.fromkeys(ids) if i not in set(known)])
         try:
-            async for results in self._on_named(known, _batch(wanted, Query()), _not_found):
+            async for results in self._on_named(ids, _batch(wanted, Query())):
                 tally.add(results)
         except StoreFailure as failure:
             raise interrupted(failure, tally.result(), tally.handled) from failure
@@ -239,13 +221,7 @@ def _batch(changes: Sequence[Change], query: Query) -> Batch[LetterChange]:
             results = _worst(results, await change(*at, seen, one))
         return results
 
-    def failed(letter_id: int, reason: str) -> LetterChange:
-        return LetterChange(letter_id, "failed", reason=reason)
-
-    def skipped(letter_id: int, reason: str) -> LetterChange:
-        return LetterChange(letter_id, "skipped", reason=reason)
-
-    return Batch(choose, act, failed, skipped, changes[0].dry_run)
+    return Batch(choose, act, LetterChange, changes[0].dry_run)
 
 
 def _worst(before: list[LetterChange], after: list[LetterChange]) -> list[LetterChange]:
@@ -273,12 +249,3 @@ def _annotations(act: Act, owner: str | None, triage: str | None, note: str | No
 def _tombstone(letter: LetterView) -> Entry:
     detail = {"queue": letter.queue, "message_id": letter.message_id, "state": letter.state}
     return Entry(letter.id, "expired", detail)
-
-
-def _not_found(letter_id: int) -> LetterChange:
-    return LetterChange(
-        letter_id,
-        "failed",
-        reason=f"DLQ message '{letter_id}' not found.",
-        remedy="outlast dlq list",
-    )

@@ -5,7 +5,7 @@ lack what a verb needs.
 """
 
 import shlex
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from time import monotonic
 from typing import NamedTuple
@@ -100,21 +100,34 @@ class DeskContext:
 
     async def _need_states(self, *, outbox: bool = False) -> None:
         """Refuse what these tables cannot do, before anything is written."""
-        for is_last in (False, True):
-            async with self._reading() as at:
-                lacking = at.tables.missing
-                has_outbox = at.tables.outbox is not None
-            if not lacking and (has_outbox or not outbox):
-                return
-            if not is_last:
-                self._found = None  # a migration may have run since
-        if lacking:
-            raise NotRecorded(
-                f"table {self._dlq.fullname} has no column {', '.join(lacking)}: its letters can "
-                "be looked at, not acted on",
-                f"{self.print_command} prints the SQL that adds what is missing",
-            )
-        raise NotRecorded(
+        await self._need(self._without_columns)
+        if outbox:
+            await self._need(self._without_outbox)
+
+    async def _need(self, refusal: Callable[[DeskTables], NotRecorded | None]) -> None:
+        async with self._reading() as at:
+            refused = refusal(at.tables)
+        if refused is None:
+            return
+        self._found = None  # a migration may have run since
+        async with self._reading() as at:
+            refused = refusal(at.tables)
+        if refused is not None:
+            raise refused
+
+    def _without_columns(self, tables: DeskTables) -> NotRecorded | None:
+        if not tables.missing:
+            return None
+        return NotRecorded(
+            f"table {self._dlq.fullname} has no column {', '.join(tables.missing)}: its letters "
+            "can be looked at, not acted on",
+            f"{self.print_command} prints the SQL that adds what is missing",
+        )
+
+    def _without_outbox(self, tables: DeskTables) -> NotRecorded | None:
+        if tables.outbox is not None:
+            return None
+        return NotRecorded(
             f"there is no outbox table {self._outbox.fullname}",
             "name the right one with --table",
         )

@@ -10,9 +10,9 @@ from typing import Any
 
 from outlast.model.edit import Edit
 from outlast.ops.drafting import Message
-from outlast.ops.redaction import Redaction, pretty
+from outlast.ops.redaction import Redaction
 from outlast.policy.edit_diff import diff
-from outlast.policy.exact_json import NotJson, Unkept, loads
+from outlast.policy.exact_json import NotJson, Unkept, loads, pretty
 from outlast.policy.json_patch import read_patch
 from outlast.policy.masking import MASK, Masker
 

@@ -23,8 +23,8 @@ from outlast.ops.refusals import (
     BadRequest,
     EditConflict,
     EditRefused,
-    LetterNotFound,
     NotRecorded,
+    not_found,
 )
 from outlast.policy.edit_rules import check_edit, detail_of, etag_of, header_warnings, made_by
 from outlast.policy.letter_states import transition
@@ -33,6 +33,7 @@ from outlast.stores.desk import reading
 from outlast.stores.desk.locking import locked
 from outlast.stores.desk.reading import Revision
 from outlast.stores.desk.revisions import revise
+from outlast.stores.desk.shape import DeskTables
 
 EDITED_AT_ONCE = 50
 """Letters of one transaction of a replay with an edit."""
@@ -138,14 +139,12 @@ class Editing(DeskContext):
         if "reveal" not in actor.scopes and reads_secrets(self._masker, edit):
             actor.needs("reveal", "test, copy or move what is masked")
         await self._need_states()
-        for is_last in (False, True):
-            async with self._reading() as at:
-                if at.tables.revision is not None:
-                    return
-            if not is_last:
-                self._found = None  # a migration may have run since
-                await self._need_states()
-        raise NotRecorded(
+        await self._need(self._without_revisions)
+
+    def _without_revisions(self, tables: DeskTables) -> NotRecorded | None:
+        if tables.revision is not None:
+            return None
+        return NotRecorded(
             "there is no revision table: messages cannot be edited",
             f"{self.print_command} prints the SQL that adds it",
         )
@@ -155,7 +154,7 @@ class Editing(DeskContext):
         async with self._reading() as at:
             found = await reading.letters(*at, ids)
             if not found:
-                raise LetterNotFound(f"DLQ message '{letter_id}' not found.", "outlast dlq list")
+                raise not_found(letter_id)
             revised = [letter_id] if found[0].revision else []
             bases = await reading.newest_revisions(*at, revised)
         return found[0], bases.get(letter_id)

@@ -12,7 +12,7 @@ from outlast.model.query import Query
 from outlast.ops.actor import Actor
 from outlast.ops.context import DeskContext
 from outlast.ops.refusals import BadRequest
-from outlast.policy.document_json import write_json
+from outlast.policy.exact_json import write_json
 from outlast.policy.export_forms import ExportedLetter, csv_head, csv_line, document
 from outlast.policy.export_pytest import HEAD, letter_test
 from outlast.policy.filter_text import render

@@ -4,19 +4,19 @@ In: an actor who may edit, and text. Out: a result for each document. A masked d
 a letter that is there already is skipped; every document ends by itself.
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from outlast.model.errors import RowLocked, RowRefused, StoreFailure, TryLater
+from outlast.model.errors import RowRefused, StoreFailure
 from outlast.model.replay import DONE, FAILED
 from outlast.ops.actor import Actor
 from outlast.ops.context import DeskContext
 from outlast.ops.refusals import BadRequest
-from outlast.ops.running import interrupted
+from outlast.ops.running import interrupted, tried
+from outlast.ops.tally import Kept
 from outlast.policy.import_forms import ImportLetter, read_letter
 from outlast.policy.import_text import Found, read_documents
 from outlast.policy.import_values import NotImportable
@@ -25,12 +25,8 @@ from outlast.stores.desk.history import Act
 from outlast.stores.desk.importing import Placed, known_as, place
 
 IMPORT_CHARS_MAX = 256 * 1024 * 1024
-RESULTS_MAX = 10_000
 LETTERS_AT_ONCE = 50
 BYTES_AT_ONCE = 4 * 1024 * 1024
-
-_TRIES = 5
-_PAUSE_SECONDS = 0.2
 
 ImportOutcome = Literal["imported", "would_import", "skipped", "failed"]
 
@@ -85,22 +81,18 @@ class ImportResult:
 class _Tally:
     dry_run: bool
     counts: Counter[str] = field(default_factory=Counter)
-    good: list[ImportedDocument] = field(default_factory=list)
-    bad: list[ImportedDocument] = field(default_factory=list)
+    kept: Kept[ImportedDocument] = field(default_factory=Kept)
 
     def add(self, result: ImportedDocument) -> None:
         self.counts[result.outcome] += 1
-        kept = self.bad if result.outcome == "failed" else self.good
-        if len(kept) < RESULTS_MAX:
-            kept.append(result)
+        self.kept.add(result, is_good=result.outcome != "failed")
 
     def result(self) -> ImportResult:
-        kept = [*self.bad, *self.good][:RESULTS_MAX]
         return ImportResult(
             self.counts["would_import" if self.dry_run else "imported"],
             self.counts["skipped"],
             self.counts["failed"],
-            tuple(sorted(kept, key=lambda result: result.number)),
+            self.kept.all(),
             self.dry_run,
         )
 
@@ -185,15 +177,11 @@ class Importing(DeskContext):
             tally.add(_placed(ready, one))
 
     async def _place_letters(self, letters: Sequence[ImportLetter], act: Act) -> list[Placed]:
-        for is_last in (*[False] * (_TRIES - 1), True):
-            try:
-                async with self._writing() as at:
-                    return await place(*at, letters, act)
-            except (TryLater, RowLocked):
-                if is_last:
-                    raise
-                await asyncio.sleep(_PAUSE_SECONDS)
-        raise AssertionError("the last try returns or raises")
+        async def once() -> list[Placed]:
+            async with self._writing() as at:
+                return await place(*at, letters, act)
+
+        return await tried(once)
 
     async def _try_import(
         self, ready: _Ready, seen: dict[tuple[Any, ...], int]

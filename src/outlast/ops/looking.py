@@ -4,17 +4,15 @@ In: an actor who may inspect. Out: masked values. Nothing is written, but that s
 secret: that is recorded before it is shown.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from outlast.model.letter_view import LetterView
 from outlast.model.query import REPLAYING, STATES, Query
 from outlast.ops import cursors
 from outlast.ops.actor import Actor
 from outlast.ops.context import At, DeskContext
-from outlast.ops.refusals import BadRequest, LetterNotFound
-from outlast.ops.views import GroupPage, LetterDetail, LetterPage, RevisionShown
+from outlast.ops.refusals import BadRequest, not_found
+from outlast.ops.views import GroupPage, LetterDetail, LetterPage, RevisionShown, looked_note
 from outlast.stores.desk import numbers, reading
 from outlast.stores.desk.history import Entry, tell
 from outlast.stores.desk.numbers import Stats
@@ -85,11 +83,11 @@ class Looking(DeskContext):
             raise BadRequest(f"limit is 1 to {GROUPS_MAX}, got {limit}")
         async with self._reading() as at:
             chosen = await selection(*at, query or Query())
-            found, more = await numbers.groups(at.connection, chosen, limit)
+            found, more, looked = await numbers.groups(at.connection, chosen, limit)
         shown = tuple(
             replace(group, example=self._redaction.value(group.example)) for group in found
         )
-        return GroupPage(shown, more)
+        return GroupPage(shown, more, looked)
 
     async def stats(self, actor: Actor, query: Query | None = None) -> Stats:
         """Depth, ages, arrivals and causes."""
@@ -110,7 +108,7 @@ class Looking(DeskContext):
         async with self._reading() as at:
             found = await reading.letters(*at, ids)
             if not found:
-                raise _not_found(letter_id)
+                raise not_found(letter_id)
             letter = found[0]
             keeps_record = at.tables.history is not None
         if reveal and keeps_record:
@@ -127,12 +125,15 @@ class Looking(DeskContext):
         async with self._reading() as at:
             found = await reading.history(*at, letter_id) if ids else ()
             if not found and not await reading.letters(*at, ids, heavy=False):
-                raise _not_found(letter_id)
+                raise not_found(letter_id)
         return found and tuple(self._entry(entry) for entry in found)
 
     async def _detail(self, at: At, letter: LetterView, *, reveal: bool) -> LetterDetail:
         history = await reading.history(*at, letter.id)
-        revisions = await reading.revisions(*at, letter.id)
+        revisions: list[RevisionShown] | None = None
+        if at.tables.revision is not None:
+            made = reading.revisions(at.connection, at.tables.revision, letter.id)
+            revisions = [self._revision(revision, reveal) async for revision in made]
         lost = letter.state == REPLAYING and bool(await orphans(*at, ids=[letter.id]))
         body = letter.payload or b""
         headers = self._redaction.headers(letter.headers)
@@ -149,11 +150,10 @@ class Looking(DeskContext):
             self._redaction.payload(body, reveal=reveal),
             headers.masked and not reveal,
             None if history is None else tuple(self._entry(entry) for entry in history),
-            None if revisions is None else tuple(self._revision(r, reveal) for r in revisions),
+            None if revisions is None else tuple(revisions),
             reveal,
             lost,
             body if reveal else None,
-            _raw(letter.headers) if reveal else None,
             tuple(notes),
         )
 
@@ -175,19 +175,10 @@ class Looking(DeskContext):
         )
 
 
-def _raw(headers: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    return headers or {}
-
-
-def _not_found(letter_id: int) -> LetterNotFound:
-    return LetterNotFound(f"DLQ message '{letter_id}' not found.", "outlast dlq list")
-
-
 def _list_notes(found: Page, chosen: Selection, unknown: int) -> tuple[str, ...]:
     notes = [f"this table does not record what {name}: asks for" for name in chosen.unrecorded]
     if found.looked_at is not None:
-        whole = f"of {found.looked_of:,}" if found.looked_of is not None else "of many more"
-        notes.append(f"looked at the newest {found.looked_at:,} {whole}")
+        notes.append(looked_note(found.looked_at, found.looked_of))
     if unknown:
         least = "at least " if unknown >= PASS_MAX else ""
         word = "replay" if unknown == 1 else "replays"

@@ -4,9 +4,11 @@ In: an actor. Out: values, masked. Looking never changes a row.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from outlast.model.errors import RowLocked
 from outlast.model.query import ROW_NAMES, ROW_STATES, Query
 from outlast.model.replay import WorkerSeen
 from outlast.ops.actor import Actor
@@ -93,7 +95,8 @@ class OutboxDesk(DeskContext):
         if found is None:
             raise LetterNotFound(
                 f"outbox row {row_id} not found: it was delivered, died, or never was",
-                f"outlast dlq list 'message:{row_id}' shows it if it died",
+                f"outlast dlq list 'message:{row_id}' shows it if it died, "
+                "unless it has a message id of its own",
             )
         headers = self._redaction.headers(found.headers).value
         return RowDetail(
@@ -109,10 +112,13 @@ class OutboxDesk(DeskContext):
         await self._need_states(outbox=True)
         answers: list[Recall] = []
         for row_id in ids:
-            async with self._writing() as at:
-                answers.append(
-                    await outbox_rows.recall(*at, row_id, act, self.options.lease_seconds)
-                )
+            try:
+                async with self._writing() as at:
+                    answers.append(
+                        await outbox_rows.recall(*at, row_id, act, self.options.lease_seconds)
+                    )
+            except RowLocked:
+                answers.append(Recall(row_id, "in_hand", reason=f"row {row_id} is being changed"))
         return tuple(answers)
 
     async def outbox_run_now(self, actor: Actor, row_ids: Sequence[int]) -> dict[int, bool]:
@@ -122,8 +128,10 @@ class OutboxDesk(DeskContext):
         await self._need_states(outbox=True)
         answers: dict[int, bool] = {}
         for row_id in ids:
-            async with self._writing() as at:
-                answers[row_id] = await outbox_rows.run_now(*at, row_id)
+            answers[row_id] = False
+            with suppress(RowLocked):
+                async with self._writing() as at:
+                    answers[row_id] = await outbox_rows.run_now(*at, row_id)
         return answers
 
     async def workers(self, actor: Actor) -> tuple[WorkerSeen, ...] | None:

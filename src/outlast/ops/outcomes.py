@@ -161,10 +161,16 @@ class Outcomes(Running):
 
 def _outcome(letter: LetterView) -> tuple[WaitedOutcome, str | None]:
     if letter.state == REPLAYING:
-        failed = letter.attempts_count and letter.error
-        return "waiting", f"failed once more and is tried again: {failed}" if failed else None
+        error = letter.error if _has_failed_since(letter) else None
+        return "waiting", f"failed once more and is tried again: {error}" if error else None
     if letter.state != RESOLVED:
         return "failed_again", letter.failure
     if letter.keymate.status == "PROCESSED":
         return "succeeded", None
     return "waiting", f"how it ended is not known: {letter.resolution}"
+
+
+def _has_failed_since(letter: LetterView) -> bool:
+    """Whether the error of a letter on its way is that of this pass."""
+    sent, failed = letter.state_changed_at, letter.last_failure_at
+    return sent is not None and failed is not None and failed > sent

@@ -4,21 +4,19 @@ In: a letter as stored. Out: values to show. The bytes in the database are never
 """
 
 import hashlib
-import json
-import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from outlast.model.letter_view import LetterView
-from outlast.policy.document_json import is_deep, write_json
-from outlast.policy.exact_json import ExactFloat
+from outlast.policy.exact_json import NotJson, is_deep, loads_shown, pretty, write_json
 from outlast.policy.export_forms import NO_JSON, ExportedLetter, body_of
 from outlast.policy.masking import Masker
 
+__all__ = ["Redaction", "ShownPayload", "pretty"]
+
 _TEXTS = ("last_exception", "error_message", "stack_trace", "resolution", "origin")
-_DIGITS_MAX = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +97,7 @@ class Redaction:
         is_cut = len(payload) > self._payload_max
         seen = payload[: self._payload_max]
         value = None if is_cut else _json(seen)
-        if value is not _NO_JSON and not is_cut:
+        if value is not NO_JSON and not is_cut:
             masked = False
             if not reveal:
                 value, masked = self._masker.value(value)
@@ -119,23 +117,11 @@ def _differ(stored: LetterView, shown: LetterView) -> bool:
     return any(getattr(stored, name) != getattr(shown, name) for name in _TEXTS)
 
 
-_NO_JSON = object()
-
-
 def _json(payload: bytes) -> Any:
     try:
-        return json.loads(payload, parse_float=_fraction, parse_int=_whole, parse_constant=str)
-    except (ValueError, RecursionError):
-        return _NO_JSON
-
-
-def _fraction(digits: str) -> ExactFloat | str:
-    number = ExactFloat(digits)
-    return number if math.isfinite(number) else digits
-
-
-def _whole(digits: str) -> int | str:
-    return int(digits) if len(digits) <= _DIGITS_MAX else digits
+        return loads_shown(payload)
+    except NotJson:
+        return NO_JSON
 
 
 def _text(payload: bytes, *, is_cut: bool) -> str | None:
@@ -146,20 +132,3 @@ def _text(payload: bytes, *, is_cut: bool) -> str | None:
         if is_cut and error.start >= len(payload) - 3:
             return payload[: error.start].decode()
         return None
-
-
-def pretty(value: Any, indent: int = 0) -> str:
-    """JSON over several lines, numbers as they were written."""
-    inner = "  " * (indent + 1)
-    if isinstance(value, ExactFloat):
-        return value.written
-    if isinstance(value, dict) and value:
-        items = [
-            f"{inner}{json.dumps(str(k), ensure_ascii=False)}: {pretty(v, indent + 1)}"
-            for k, v in value.items()
-        ]
-        return "{\n" + ",\n".join(items) + "\n" + "  " * indent + "}"
-    if isinstance(value, list) and value:
-        rows = [f"{inner}{pretty(item, indent + 1)}" for item in value]
-        return "[\n" + ",\n".join(rows) + "\n" + "  " * indent + "]"
-    return json.dumps(value, ensure_ascii=False)

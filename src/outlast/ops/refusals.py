@@ -38,6 +38,11 @@ class LetterNotFound(DeskError, LookupError):  # noqa: N818
     """No dead letter, or outbox row, has this id."""
 
 
+def not_found(letter_id: int) -> LetterNotFound:
+    """The refusal of an id, in the words that every door has."""
+    return LetterNotFound(f"DLQ message '{letter_id}' not found.", "outlast dlq list")
+
+
 class NotRecorded(DeskError):  # noqa: N818
     """The tables lack what this needs."""
 

@@ -4,18 +4,15 @@ In: an actor who may replay. Out: results in the shapes of `model.replay`. The g
 every letter, in its transaction; force is recorded with its reason.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 
-from sqlalchemy import or_
-
 from outlast.model.edit import Draft, Edit, NoDraft
 from outlast.model.errors import StoreFailure
 from outlast.model.letter_view import LetterView
-from outlast.model.query import ESCALATED, NEEDS_REVIEW, OPEN, REPLAYING, Query
+from outlast.model.query import REPLAYING, Query
 from outlast.model.replay import (
     Admission,
     BulkReplay,
@@ -31,9 +28,9 @@ from outlast.ops.context import At, need_filter
 from outlast.ops.editing import EDITED_AT_ONCE, Editing
 from outlast.ops.outcomes import Outcomes
 from outlast.ops.refusals import BadRequest
-from outlast.ops.running import Batch, continued, interrupted, told_if_broken_off
-from outlast.ops.tally import ReplayTally, with_word
-from outlast.policy.classify import POISON
+from outlast.ops.running import Batch, Pace, continued, interrupted
+from outlast.ops.tally import ReplayTally
+from outlast.policy.bulk_selection import BulkSelection, bulk_selection
 from outlast.policy.edit_rules import detail_of
 from outlast.policy.filter_text import parse, render
 from outlast.policy.gates import ReplayRequest, judge
@@ -94,10 +91,8 @@ class Replaying(Editing, Outcomes):
         if not wanted.dry_run:
             await self._settle_orphans(known, self._act(actor, None))
         tally = ReplayTally()
-        tally.add([_not_found(i) for i in dict.fromkeys(ids) if i not in set(known)])
-        batch = self._batch(actor, wanted, None)
         try:
-            async for results in self._on_named(known, batch, _not_found):
+            async for results in self._on_named(ids, self._batch(actor, wanted, None)):
                 tally.add(results)
         except StoreFailure as failure:
             raise interrupted(failure, tally.result(None), tally.handled) from failure
@@ -152,38 +147,21 @@ class Replaying(Editing, Outcomes):
             run = continued(cursor, query)
             await self._need_replay(actor, wanted)
         asked = parse(run.filter, now=datetime.now(UTC))
+        size = self.options.chunk
+        if wanted.edit is not None or self.options.body_test is not None:
+            # models of the application are asked while the letters are locked
+            size = min(size, EDITED_AT_ONCE)
+        if rate is not None:
+            size = max(1, min(size, int(rate)))
         tally = ReplayTally()
-        after: int | None = run.after
-        started = asyncio.get_running_loop().time()
-        size = (
-            self.options.chunk if wanted.edit is None else min(self.options.chunk, EDITED_AT_ONCE)
-        )
-        size = size if rate is None else max(1, min(size, int(rate)))
-        batch = self._batch(actor, wanted, asked)
-
-        async def record(*, stopped: bool) -> None:
-            if not wanted.dry_run:
-                done = tally.result(asked)
-                await self._record(actor, wanted, run.filter, done, stopped=stopped)
-
         so_far = partial(tally.result, asked, dry_run=wanted.dry_run, left_out=left_out)
-        async with told_if_broken_off(tally, so_far, partial(record, stopped=True)):
-            async for chunk in self._chunks(run, batch, size, most):
-                tally.add(chunk.results)
-                after = chunk.after
-                if progress is not None:
-                    progress(so_far())
-                if rate is not None and after is not None:
-                    due = started + tally.handled / rate
-                    await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
-        handled = run.handled + tally.handled
-        if after is None:
-            # counted, and gone before the run came to them
-            tally.counts["skipped"] += max(0, run.counted - handled)
-        going_on = None
-        if after is not None:
-            going_on = cursors.of_run(run._replace(after=after, handled=handled))
-        await record(stopped=False)
+
+        async def record(stopped: bool) -> None:
+            if not wanted.dry_run:
+                await self._record(actor, wanted, run.filter, so_far(), stopped=stopped)
+
+        batch, pace = self._batch(actor, wanted, asked), Pace(size, most, rate)
+        going_on = await self._go(run, batch, pace, tally, record, so_far, progress)
         return so_far(cursor=going_on)
 
     async def _need_replay(self, actor: Actor, wanted: ReplayOptions) -> None:
@@ -215,19 +193,13 @@ class Replaying(Editing, Outcomes):
                 shown += len(drafts)
 
         async def choose(at: At) -> Selection:
-            return await _to_replay(at, query or Query(), wanted)
+            return await selection(*at, _taken_by(query or Query(), wanted).taken)
 
         async def act(at: At, letters: Sequence[LetterView]) -> list[LetterReplay]:
             return await send(*at, letters, order)
 
-        def failed(letter_id: int, reason: str) -> LetterReplay:
-            return LetterReplay(letter_id, "failed", reason=reason)
-
-        def skipped(letter_id: int, reason: str) -> LetterReplay:
-            return LetterReplay(letter_id, "skipped", reason=reason)
-
         before = None if edit is None else prepare
-        return Batch(choose, act, failed, skipped, wanted.dry_run, before)
+        return Batch(choose, act, LetterReplay, wanted.dry_run, before)
 
     def _judge(
         self, wanted: ReplayOptions
@@ -249,17 +221,9 @@ class Replaying(Editing, Outcomes):
         self, query: Query, wanted: ReplayOptions, boundary: Boundary
     ) -> tuple[LeftOut, ...]:
         """What a filter takes and the rule does not: told with the filter that selects it."""
-        if query.names_states:
-            return ()
-        kinds = [(state, with_word(query, "state", state)) for state in (NEEDS_REVIEW, ESCALATED)]
-        if not wanted.include_poison and _may_take(query, POISON):
-            poison = with_word(with_word(query, "category", POISON), "state", OPEN)
-            kinds.append((POISON, poison))
         found: list[LeftOut] = []
         async with self._reading() as at:
-            for kind, asked in kinds:
-                if not asked.states:
-                    continue
+            for kind, asked in _taken_by(query, wanted).left_out:
                 number = await counted(at.connection, await selection(*at, asked), boundary)
                 if number:
                     found.append(LeftOut(kind, number, render(asked)))
@@ -294,33 +258,5 @@ class Replaying(Editing, Outcomes):
             await tell(*at, act, [Entry(None, "replayed", detail)])
 
 
-async def _to_replay(at: At, query: Query, wanted: ReplayOptions) -> Selection:
-    """What a replay by filter takes: open letters without POISON unless the filter says more."""
-    if query.names_states:
-        return await selection(*at, query)
-    states = tuple(state for state in query.states if state == OPEN)
-    chosen = await selection(*at, query, states=states)
-    if wanted.include_poison:
-        return chosen
-    category = at.tables.dlq.c.failure_category
-    harmless = or_(category.is_(None), category != POISON)
-    return replace(chosen, where=(*chosen.where, harmless))
-
-
-def _may_take(query: Query, category: str) -> bool:
-    """Whether the filter takes letters of this category at all."""
-    for word in query.words:
-        if word.name == "category":
-            named = any(condition.value == category for condition in word.alternatives)
-            if named is word.negated:
-                return False
-    return True
-
-
-def _not_found(letter_id: int) -> LetterReplay:
-    return LetterReplay(
-        letter_id,
-        "failed",
-        reason=f"DLQ message '{letter_id}' not found.",
-        remedy="outlast dlq list",
-    )
+def _taken_by(query: Query, wanted: ReplayOptions) -> BulkSelection:
+    return bulk_selection(query, include_poison=wanted.include_poison)

@@ -20,6 +20,10 @@ UNDER_WAY_SECONDS = 900.0
 """After this a request without an answer counts as one whose process died."""
 
 
+ANSWER_CHARS_MAX = 4 * 1024 * 1024
+"""Of a kept answer; of a longer one the results by letter are left out."""
+
+
 class RequestDiffers(DeskError):  # noqa: N818
     """The id was used for something else."""
 
@@ -41,6 +45,13 @@ def _without_diffs(answer: Any) -> Any:
     if isinstance(answer, list | tuple):
         return [_without_diffs(item) for item in answer]
     return answer
+
+
+def _bounded(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    results = answer.get("results")
+    if not results or len(json.dumps(answer, default=str)) <= ANSWER_CHARS_MAX:
+        return answer
+    return {**answer, "results": [], "results_left_out": len(results)}
 
 
 class Requests(DeskContext):
@@ -66,7 +77,7 @@ class Requests(DeskContext):
         except BaseException:
             await self._write(requests.forget, actor.name, request_id)
             raise
-        kept = _without_diffs(answer)
+        kept = _bounded(_without_diffs(answer))
         await self._write(requests.finish, actor.name, request_id, digest, kept)
         return answer
 

@@ -115,6 +115,8 @@ class Subscriptions(DeskContext):
             for queue in names[:QUEUES_MAX]:
                 sources = tuple(s for s, queues in known.by_source.items() if queue in queues)
                 rows.append(_row(await numbers_of(*at, queue), seen, sources))
+                # many queues take a while: that must not hold back the cleaning of tables
+                await at.connection.rollback()
         return SubscriptionPage(
             tuple(rows), known.more or len(names) > QUEUES_MAX, seen is not None
         )

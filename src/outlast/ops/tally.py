@@ -7,7 +7,7 @@ results that need somebody are kept, the others counted.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from outlast.model.query import Condition, Query, Word
 from outlast.model.replay import (
@@ -26,13 +26,40 @@ RESULTS_MAX = 10_000
 IDS_IN_FILTER_MAX = 50
 
 
+Result = TypeVar("Result")
+
+
+@dataclass(slots=True)
+class Kept(Generic[Result]):
+    """The first results; when they are too many, those that went well make room for the others."""
+
+    _by_number: dict[int, Result] = field(default_factory=dict)
+    _good: list[int] = field(default_factory=list)
+    _seen: int = 0
+
+    def add(self, result: Result, *, is_good: bool) -> None:
+        """Keep it, if there is room."""
+        self._seen += 1
+        if len(self._by_number) == RESULTS_MAX:
+            if is_good or not self._good:
+                return
+            del self._by_number[self._good.pop()]
+        self._by_number[self._seen] = result
+        if is_good:
+            self._good.append(self._seen)
+
+    def all(self) -> tuple[Result, ...]:
+        """In the order in which they came."""
+        return tuple(self._by_number.values())
+
+
 @dataclass(slots=True)
 class ReplayTally:
     """Of one replay of several letters."""
 
     counts: Counter[str] = field(default_factory=Counter)
     by_queue: Counter[str] = field(default_factory=Counter)
-    results: list[LetterReplay] = field(default_factory=list)
+    kept: Kept[LetterReplay] = field(default_factory=Kept)
     refused: dict[Gate, list[LetterReplay]] = field(default_factory=dict)
     gates: Counter[Gate] = field(default_factory=Counter)
 
@@ -47,13 +74,12 @@ class ReplayTally:
                 some = self.refused.setdefault(result.gate, [])
                 if len(some) <= IDS_IN_FILTER_MAX:
                     some.append(result)
-            if len(self.results) < RESULTS_MAX:
-                self.results.append(result)
+            self.kept.add(result, is_good=result.outcome not in {"refused", "failed"})
 
     @property
     def handled(self) -> int:
         """Letters that got a result."""
-        return sum(self.counts.values())
+        return self.counts.total()
 
     def result(
         self,
@@ -73,7 +99,7 @@ class ReplayTally:
                 for gate, some in self.refused.items()
             ),
             left_out=left_out,
-            results=tuple(self.results),
+            results=self.kept.all(),
             by_queue=dict(self.by_queue),
             dry_run=dry_run,
             more=cursor is not None,
@@ -155,19 +181,18 @@ class ChangeTally:
 
     verb: str
     counts: Counter[str] = field(default_factory=Counter)
-    results: list[LetterChange] = field(default_factory=list)
+    kept: Kept[LetterChange] = field(default_factory=Kept)
 
     def add(self, results: Sequence[LetterChange]) -> None:
         """Count these."""
         for result in results:
             self.counts[result.outcome] += 1
-            if len(self.results) < RESULTS_MAX:
-                self.results.append(result)
+            self.kept.add(result, is_good=result.outcome != "failed")
 
     @property
     def handled(self) -> int:
         """Letters that got a result."""
-        return sum(self.counts.values())
+        return self.counts.total()
 
     def result(self, *, dry_run: bool = False, cursor: str | None = None) -> BulkChange:
         """What became of them so far."""
@@ -176,7 +201,7 @@ class ChangeTally:
             self.counts["would_change" if dry_run else "changed"],
             self.counts["skipped"],
             self.counts["failed"],
-            tuple(self.results),
+            self.kept.all(),
             dry_run,
             cursor is not None,
             cursor,

@@ -4,7 +4,6 @@ In: letters, masked already. Out: documents. Control characters are the doors' b
 needs another spelling than a page.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,6 +18,7 @@ from outlast.policy.gates import LIVE_SECONDS
 from outlast.stores.desk.conditions import NOT_RECORDED
 from outlast.stores.desk.numbers import Group, Stats
 from outlast.stores.desk.reading import Causes, HistoryEntry
+from outlast.stores.desk.windows import Looked
 
 _PLAIN = (
     *("queue", "dlq_stream", "failure_reason", "failure", "failure_category", "error_type"),
@@ -119,7 +119,7 @@ class RevisionShown:
 class LetterDetail:
     """Everything about one letter. `history` and `revisions` None: not recorded.
 
-    `body` and `raw_headers` hold what is stored, only when it was revealed. `outcome_unknown`: the
+    `body` holds what is stored, only when it was revealed. `outcome_unknown`: the
     row of its replay is gone and nobody said how it ended.
     """
 
@@ -131,7 +131,6 @@ class LetterDetail:
     revealed: bool
     outcome_unknown: bool = False
     body: bytes | None = field(default=None, repr=False)
-    raw_headers: Mapping[str, Any] | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
 
     @property
@@ -209,14 +208,29 @@ def worker_json(worker: WorkerSeen) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class GroupPage:
-    """The largest groups first."""
+    """The largest groups first. `looked`: not every letter was looked at."""
 
     groups: tuple[Group, ...]
     more: bool
+    looked: Looked | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The document of `dlq groups`."""
-        return {"items": [_group_json(group) for group in self.groups], "more": self.more}
+        shown = {"items": [_group_json(group) for group in self.groups], "more": self.more}
+        return shown | _looked_json(self.looked)
+
+
+def looked_note(looked_at: int, looked_of: int | None) -> str:
+    """What a bounded look says of itself."""
+    whole = f"of {looked_of:,}" if looked_of is not None else "of many more"
+    return f"looked at the newest {looked_at:,} {whole}"
+
+
+def _looked_json(looked: Looked | None) -> dict[str, Any]:
+    if looked is None:
+        return {}
+    note = looked_note(*looked)
+    return {"looked_at": looked.at, "looked_of": looked.of, "notes": [note]}
 
 
 def _group_json(group: Group) -> dict[str, Any]:
@@ -263,4 +277,5 @@ def stats_json(stats: Stats) -> dict[str, Any]:
         ],
         "states": stats.states,
         "causes": [{"fingerprint": name, "count": count} for name, count in stats.causes],
+        **_looked_json(stats.looked),
     }

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from outlast.model.query import LISTED_STATES, OPEN, Condition, Query, Term
 from outlast.policy.classify import POISON
 
-_STATE_OPEN: Term = ("state", (), False, Condition("=", OPEN))
 _POISON = Condition("=", POISON)
 
 
@@ -20,30 +19,35 @@ class LeftOutKind(NamedTuple):
     query: Query
 
 
-class Selection(NamedTuple):
+class BulkSelection(NamedTuple):
     """`taken` is what is counted, confirmed and acted on."""
 
     taken: Query
-    left_out: tuple[LeftOutKind, ...]
+    left_out: tuple[LeftOutKind, ...] = ()
 
 
-def bulk_selection(query: Query, *, include_poison: bool = False) -> Selection:
+def bulk_selection(query: Query, *, include_poison: bool = False) -> BulkSelection:
     """Open letters without POISON, unless the filter names states or poison is included."""
-    terms = list(query.terms())
-    left_out: list[LeftOutKind] = []
-    if not query.names_states:
-        for state in LISTED_STATES:
-            if state != OPEN and state in query.states:
-                by_state: Term = ("state", (), False, Condition("=", state))
-                left_out.append(LeftOutKind(state, Query.gather([*terms, by_state])))
-        terms.append(_STATE_OPEN)
+    if query.names_states:
+        return BulkSelection(query)
+    terms = query.terms()
+    left_out = [
+        LeftOutKind(state, Query.gather([*terms, _is_in(state)]))
+        for state in LISTED_STATES
+        if state != OPEN and state in query.states
+    ]
+    taken = [*terms, _is_in(OPEN)]
     if not include_poison:
-        if _may_have_poison(query):
+        taken.append(("category", (), True, _POISON))
+        if _may_have_poison(query) and OPEN in query.states:
             others = [term for term in terms if term[0] != "category" or term[2]]
             poison: Term = ("category", (), False, _POISON)
-            left_out.append(LeftOutKind(POISON, Query.gather([*others, poison])))
-        terms.append(("category", (), True, _POISON))
-    return Selection(Query.gather(terms), tuple(left_out))
+            left_out.append(LeftOutKind(POISON, Query.gather([*others, poison, _is_in(OPEN)])))
+    return BulkSelection(Query.gather(taken), tuple(left_out))
+
+
+def _is_in(state: str) -> Term:
+    return "state", (), False, Condition("=", state)
 
 
 def _may_have_poison(query: Query) -> bool:

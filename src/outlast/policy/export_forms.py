@@ -14,7 +14,7 @@ from typing import Any
 
 from outlast.model import headers as envelope
 from outlast.model.letter_view import LETTER_FIELDS, LetterView
-from outlast.policy.document_json import read_json, write_json
+from outlast.policy.exact_json import read_json, write_json
 from outlast.policy.neutral_text import csv_cell
 
 ENVELOPE_VERSION = 1

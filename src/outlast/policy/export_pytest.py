@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from outlast.model import headers as envelope
-from outlast.policy.document_json import write_json
+from outlast.policy.exact_json import write_json
 from outlast.policy.export_forms import NO_JSON, ExportedLetter, message_id_of
 from outlast.policy.masking import MASK
 

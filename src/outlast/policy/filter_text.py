@@ -202,7 +202,7 @@ def _unknown(piece: Piece, name: Name | None) -> FilterError:
         return FilterError(why, position=piece.position, piece=whole, nearest=nearest)
     near = difflib.get_close_matches(f"{piece.steps[0].lower()[:32]}:", _SUGGESTED, 1)
     nearest = near[0] if near else None
-    names = ", ".join(_SUGGESTED)
+    names = ", ".join(_WITH_PATH.get(name.rstrip("."), name) for name in _SUGGESTED)
     hint = f'did you mean "{nearest}"?' if nearest else f"there are {names}"
     return FilterError(
         f'there is no word "{whole}:" (character {piece.position + 1}); {hint}',

@@ -15,7 +15,7 @@ from typing import Any
 
 from outlast.model import headers as envelope
 from outlast.policy.describe import bounded_bytes
-from outlast.policy.document_json import write_json
+from outlast.policy.exact_json import write_json
 from outlast.policy.export_forms import ENVELOPE_VERSION, digest_of
 from outlast.policy.header_values import check_size, check_text, user_headers
 from outlast.policy.import_values import (

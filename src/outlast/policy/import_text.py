@@ -7,7 +7,7 @@ follows a line that is no JSON is still read.
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from outlast.policy.document_json import read_json_at
+from outlast.policy.exact_json import read_json_at
 from outlast.policy.import_values import sentence
 
 

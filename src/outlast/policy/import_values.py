@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from outlast.policy.describe import bounded_bytes, bounded_chars
-from outlast.policy.document_json import write_json
+from outlast.policy.exact_json import write_json
 from outlast.policy.header_values import check_text
 from outlast.policy.names import check_name
 

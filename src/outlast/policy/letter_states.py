@@ -136,7 +136,8 @@ def _denied(verb: Verb, letter: LetterView) -> Denial:
             row = letter.replayed_as
             recall = f"outlast outbox cancel {row}" if row is not None else "outlast outbox cancel"
             why = f"{who} is being replayed: it was sent{since}"
-            remedy = f"wait for its outcome, or take it back with {recall}"
+            seen = f"outlast dlq inspect {letter.id}"
+            remedy = f"wait for its outcome ({seen} shows it), or take it back with {recall}"
         case "resolved":
             how = f" ({letter.resolution})" if letter.resolution else ""
             why = f"{who} was already replayed{since}{how}"

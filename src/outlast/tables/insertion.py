@@ -9,12 +9,14 @@ from typing import Any, Literal
 
 from sqlalchemy import (
     CTE,
+    BigInteger,
     ColumnElement,
     Executable,
     LargeBinary,
     Select,
     String,
     Table,
+    TableValuedAlias,
     Text,
     bindparam,
     case,
@@ -30,7 +32,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.types import TypeEngine
 
+from outlast.model.headers import REPLAY
 from outlast.tables.instant import SECONDS, Instant, clock, clock_plus
 from outlast.tables.names import channel_name
 
@@ -58,6 +62,10 @@ class Insertion:
     def batch(self, when: When) -> Executable:
         """Many messages. PostgreSQL takes arrays, the others a list of parameters."""
         return self._once("batch", when)
+
+    def replays(self) -> Executable:
+        """PostgreSQL: replays from arrays, due now; answers the letter and the id of each."""
+        return self._once("replays", "now")
 
     def timer(self, when: When) -> Executable:
         """One message, unless a live one has its timer; answers the id or nothing."""
@@ -88,16 +96,7 @@ class Insertion:
     def _batch(self, when: When) -> Executable:
         if not self.is_postgres:
             return self.target.values(self._row(self._due(when)))
-        given = func.unnest(
-            bindparam("p_payload", type_=ARRAY(LargeBinary)),
-            bindparam("p_headers", type_=ARRAY(Text)),
-        ).table_valued(
-            column("payload", LargeBinary),
-            column("headers", Text),
-            with_ordinality="place",
-            name="given",
-        )
-        given = given.render_derived()
+        given = _arrays(payload=LargeBinary, headers=Text)
         row = self._row(self._due(when)) | {
             "payload": given.c.payload,
             "headers": cast(given.c.headers, self.table.c.headers.type),
@@ -108,6 +107,19 @@ class Insertion:
             .cte("inserted")
         )
         return select(func.count()).select_from(inserted)
+
+    def _replays(self, when: When) -> Executable:
+        t = self.table
+        given = _arrays(queue=Text, payload=LargeBinary, headers=Text)
+        row = self._row(self._due(when)) | {
+            "queue": given.c.queue,
+            "payload": given.c.payload,
+            "headers": cast(given.c.headers, t.c.headers.type),
+        }
+        letter = cast(t.c.headers[REPLAY].as_string(), BigInteger).label("letter")
+        return self.target.from_select(
+            list(row), select(*row.values()).order_by(given.c.place)
+        ).returning(letter, *self._answer(when))
 
     def _postpone(self, when: When) -> Executable:
         due = self._due(when)
@@ -199,3 +211,10 @@ class Insertion:
             t.c.timer_id == bindparam("p_timer_id", type_=String),
             t.c.acquired_token.is_(None),
         ]
+
+
+def _arrays(**kinds: type[TypeEngine[Any]]) -> TableValuedAlias:
+    """Rows from parameters that are arrays, in their order."""
+    given = func.unnest(*(bindparam(f"p_{name}", type_=ARRAY(k)) for name, k in kinds.items()))
+    columns = (column(name, kind) for name, kind in kinds.items())
+    return given.table_valued(*columns, with_ordinality="place", name="given").render_derived()

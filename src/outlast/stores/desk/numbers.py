@@ -28,7 +28,7 @@ from outlast.model.query import OPEN
 from outlast.stores.desk.conditions import Where
 from outlast.stores.desk.selection import Selection
 from outlast.stores.desk.shape import DeskTables
-from outlast.stores.desk.windows import scan
+from outlast.stores.desk.windows import SCAN_MAX, Looked, looked_of, scan
 from outlast.tables.instant import SECONDS, Instant, clock, clock_plus
 
 TOP_CAUSES = 20
@@ -72,7 +72,7 @@ class QueueDepth:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """`now` is the database's clock; ages are counted from it."""
+    """`now` is the database's clock; ages are counted from it. Exact, unless it was `looked`."""
 
     now: datetime
     depth: int
@@ -80,6 +80,7 @@ class Stats:
     queues: tuple[QueueDepth, ...]
     states: dict[str, int]
     causes: tuple[tuple[str | None, int], ...]
+    looked: Looked | None = None
 
 
 async def _hash_only(connection: AsyncConnection, tables: DeskTables) -> None:
@@ -89,19 +90,24 @@ async def _hash_only(connection: AsyncConnection, tables: DeskTables) -> None:
         await connection.execute(select(*off))
 
 
-async def narrowed(connection: AsyncConnection, chosen: Selection) -> tuple[Where, ...]:
-    """The conditions of a selection; what needs the bytes becomes a list of ids."""
+async def narrowed(
+    connection: AsyncConnection, chosen: Selection
+) -> tuple[tuple[Where, ...], Looked | None]:
+    """The conditions of a selection; what needs the bytes becomes a list of ids, of a look."""
     if chosen.matches is None:
-        return chosen.where
+        return chosen.where, None
     found = await scan(connection, chosen)
-    return (chosen.tables.dlq.c.id.in_([place.id for place in found.places]),)
+    where = (chosen.tables.dlq.c.id.in_([place.id for place in found.places]),)
+    if found.edge is None:
+        return where, None
+    return where, Looked(SCAN_MAX, await looked_of(connection, chosen))
 
 
 async def groups(
     connection: AsyncConnection, chosen: Selection, limit: int
-) -> tuple[tuple[Group, ...], bool]:
-    """The largest groups, and whether there are more."""
-    tables, where = chosen.tables, await narrowed(connection, chosen)
+) -> tuple[tuple[Group, ...], bool, Looked | None]:
+    """The largest groups, whether there are more, and what was looked at, if not all."""
+    tables, (where, looked) = chosen.tables, await narrowed(connection, chosen)
     await _hash_only(connection, tables)
     dlq = tables.dlq
     first = func.coalesce(_or_null(tables, "first_failure_at", Instant()), dlq.c.failed_at)
@@ -151,7 +157,7 @@ async def groups(
         .order_by(statement.c.count.desc(), statement.c.example_id.desc())
     )
     rows = (await connection.execute(outer)).all()
-    return tuple(_group(row) for row in rows[:limit]), len(rows) > limit
+    return tuple(_group(row) for row in rows[:limit]), len(rows) > limit, looked
 
 
 def _group(row: Any) -> Group:
@@ -189,7 +195,7 @@ def _or_null(tables: DeskTables, name: str, kind: Any = None) -> ColumnElement[A
 
 async def stats(connection: AsyncConnection, chosen: Selection, states: Sequence[str]) -> Stats:
     """`chosen` takes letters in any state; `states` says which of them are counted as depth."""
-    tables, where = chosen.tables, await narrowed(connection, chosen)
+    tables, (where, looked) = chosen.tables, await narrowed(connection, chosen)
     await _hash_only(connection, tables)
     dlq = tables.dlq
     state = dlq.c.state if "state" in dlq.c else cast(literal(OPEN), String())
@@ -240,7 +246,7 @@ async def stats(connection: AsyncConnection, chosen: Selection, states: Sequence
     causes: Any = select(constant("'cause'"), top.c.fingerprint, no_name, top.c.number, *rest)
     at: Any = select(constant("'now'"), no_name, no_name, nothing, *rest)
     rows = (await connection.execute(union_all(at, queues, by_state, causes))).all()
-    return _stats(rows)
+    return _stats(rows, looked)
 
 
 def _arrived(tables: DeskTables, since: timedelta) -> ColumnElement[Any]:
@@ -251,7 +257,7 @@ def _arrived(tables: DeskTables, since: timedelta) -> ColumnElement[Any]:
     return func.coalesce(func.sum(case((recent, 1), else_=0)), 0)
 
 
-def _stats(rows: Sequence[Any]) -> Stats:
+def _stats(rows: Sequence[Any], looked: Looked | None) -> Stats:
     kinds: dict[str, list[Any]] = {"queue": [], "state": [], "cause": [], "now": []}
     for row in rows:
         kinds[row[0]].append(row)
@@ -268,4 +274,5 @@ def _stats(rows: Sequence[Any]) -> Stats:
         queues=queues,
         states={row[1]: int(row[3]) for row in kinds["state"]},
         causes=tuple(causes),
+        looked=looked,
     )

@@ -141,7 +141,8 @@ async def recall(
         statement = statement.with_for_update(of=outbox)
     found = (await connection.execute(statement)).mappings().first()
     if found is None:
-        return Recall(row_id, "not_found", reason=f"there is no row {row_id}: it was delivered")
+        reason = f"there is no row {row_id}: it was delivered, died, was taken back, or never was"
+        return Recall(row_id, "not_found", reason=reason)
     if not await _is_free(connection, tables, outbox, row_id, lease_seconds):
         reason = f"row {row_id} is in a worker's hands; wait for its outcome"
         return Recall(row_id, "in_hand", found["queue"], letter_of(found["headers"]), reason)

@@ -3,16 +3,16 @@
 In: a connection and a selection. Out: values, unmasked. Never writes.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, Subquery, func, select
+from sqlalchemy import Column, Subquery, Table, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outlast.model.letter_view import LetterView
-from outlast.stores.desk.selection import Boundary, Place, Selection
+from outlast.stores.desk.selection import Boundary, Place, Selection, Sized, bites
 from outlast.stores.desk.shape import DeskTables
 from outlast.stores.desk.windows import (
     LOOK_MAX,
@@ -218,15 +218,18 @@ async def history(
 
 
 async def revisions(
-    connection: AsyncConnection, tables: DeskTables, letter_id: int
-) -> tuple[Revision, ...] | None:
-    """The newest revisions of a letter, oldest first; None without a revision table."""
-    table = tables.revision
-    if table is None:
-        return None
-    statement = select(table).where(table.c.dlq_id == letter_id).order_by(table.c.revision.desc())
-    rows = (await connection.execute(statement.limit(REVISIONS_MAX))).mappings().all()
-    return tuple(Revision(**row) for row in reversed(rows))
+    connection: AsyncConnection, table: Table, letter_id: int
+) -> AsyncIterator[Revision]:
+    """The newest revisions of a letter, oldest first; few of their bodies are in memory at once."""
+    number = table.c.revision
+    sizes = select(number, func.length(table.c.payload)).where(table.c.dlq_id == letter_id)
+    newest = await connection.execute(sizes.order_by(number.desc()).limit(REVISIONS_MAX))
+    sized = [Sized(*row) for row in reversed(newest.all())]
+    for some in bites(sized):
+        these = number.in_([one.id for one in some])
+        statement = select(table).where(table.c.dlq_id == letter_id, these).order_by(number)
+        for row in (await connection.execute(statement)).mappings().all():
+            yield Revision(**row)
 
 
 async def newest_revisions(

@@ -10,6 +10,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from outlast.model.query import Query, Word
+from outlast.policy.exact_json import NotJson, loads_shown, number_of
 
 Matches = Callable[[Mapping[str, Any] | None, bytes | None], bool]
 
@@ -56,9 +57,9 @@ def _equal(value: Any, wanted: str) -> bool:
             return value == wanted
         case None | bool():
             return json.dumps(value) == wanted
-        case int() | float() | Decimal():
+        case int() | float():
             try:
-                return Decimal(str(value)) == Decimal(wanted)
+                return number_of(value) == Decimal(wanted)
             except (InvalidOperation, ValueError):
                 return False
     return False
@@ -78,6 +79,6 @@ def _at(body: Any, path: tuple[str, ...]) -> Any:
 
 def _json(payload: bytes | None) -> Any:
     try:
-        return json.loads(payload or b"", parse_float=Decimal, parse_int=Decimal)
-    except (ValueError, RecursionError):
+        return loads_shown(payload or b"")
+    except NotJson:
         return _ABSENT

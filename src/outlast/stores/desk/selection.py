@@ -238,7 +238,7 @@ def _size(tables: DeskTables) -> ColumnElement[int]:
 
 
 class Sized(NamedTuple):
-    """A letter that may have to be read, and how many bytes that would be."""
+    """A letter or revision that may have to be read, and how many bytes that would be."""
 
     id: int
     size: int

@@ -4,12 +4,12 @@ them. However large the tables are, each queue costs a few steps into an index.
 In: a connection. Out: values, bounded; what is bounded says so. Never writes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, Table, func, literal, select
+from sqlalchemy import ColumnElement, Select, Table, Text, cast, func, literal, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outlast.model.query import LISTED_STATES
@@ -163,10 +163,11 @@ async def _told(connection: AsyncConnection, tables: DeskTables) -> set[str]:
     if tables.history is None:
         return set()
     history = tables.history
-    newest = select(history.c.detail).order_by(history.c.id.desc()).limit(NEWEST_ACTS)
-    details: Iterable[Any] = (await connection.execute(newest)).scalars()
-    queues = (detail.get("queue") for detail in details if isinstance(detail, Mapping))
-    return {queue for queue in queues if isinstance(queue, str)}
+    # the row of a request holds a whole answer, which names no queue and may be large
+    is_act = or_(history.c.dlq_id.is_not(None), history.c.request_id.is_(None))
+    queue = cast(history.c.detail["queue"].as_string(), Text)
+    newest = select(queue).where(is_act).order_by(history.c.id.desc()).limit(NEWEST_ACTS)
+    return {name for name in (await connection.execute(newest)).scalars() if name is not None}
 
 
 async def _subscribers(connection: AsyncConnection, dlq: Table, queue: str) -> tuple[str, ...]:

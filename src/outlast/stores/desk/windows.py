@@ -84,6 +84,13 @@ async def looked_of(connection: AsyncConnection, chosen: Selection) -> int | Non
     return number if number <= _TOLD_MAX else None
 
 
+class Looked(NamedTuple):
+    """What was looked at, if not all; `of` None: more than anybody counts."""
+
+    at: int
+    of: int | None
+
+
 async def scan(
     connection: AsyncConnection, chosen: Selection, after: Place | None = None
 ) -> Scanned:
