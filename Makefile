@@ -35,7 +35,7 @@ check: $(VENV)/.dev
 	@$(BIN)/python tools/import_contracts.py
 
 proof: $(VENV)/.dev
-	@$(BIN)/pytest tests/proof -q -s $(TEST_ARGS)
+	@EXAMPLES=50 $(BIN)/pytest tests/proof tests/doors/test_api_schemathesis.py -q -s $(TEST_ARGS)
 
 bench: $(VENV)/.dev
 	@$(BIN)/python -m bench $(if $(GATES),--gates $(GATES))

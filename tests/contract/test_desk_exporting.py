@@ -128,7 +128,7 @@ SECRET = {"authorization": "Bearer abcdefghijk"}
 
 
 def test_secrets_leave_only_with_the_scope_and_a_line_of_history(database):
-    """Masked as everywhere; a reveal is recorded before anything is given."""
+    """F-K11: masked as everywhere; a reveal is recorded before anything is given."""
 
     async def body(w):
         payload = b'{"password": "hunter22", "n": 1.10}'

@@ -209,6 +209,29 @@ async def ids(w, words, **options):
     return [row.id for row in page.rows]
 
 
+def test_a_list_of_live_messages_says_how_many_there_are(database, monkeypatch):
+    monkeypatch.setattr("outlast.stores.desk.outbox_list.TOTAL_MAX", 5)
+
+    async def body(w):
+        async def total(words, **options):
+            query = parse(words, now=await w.now(), rows=True)
+            shown = (await w.desk.outbox_list(READER, query, **options)).as_json()
+            return shown["total"], shown["total_is"]
+
+        for number in range(4):
+            await w.add("mail", payload=b'{"n": %d}' % number)
+        assert await total("queue:mail", limit=2) == (4, "exact")
+        assert await total("queue:mail", after=3) == (4, "exact")
+        assert await total("queue:orders") == (0, "exact")
+        assert await total("body.n:3") == (1, "exact")
+        assert await total("-body.n:3", limit=2) == (3, "at least")
+        for _ in range(4):
+            await w.add("mail")
+        assert await total("queue:mail", limit=2) == (5, "at least")
+
+    run_desk(database, body)
+
+
 def test_every_word_of_live_messages_finds_what_it_says(database):
     """The filter of the desk, asked of rows: each word and its negation."""
 

@@ -352,7 +352,7 @@ def test_a_large_run_goes_on_with_its_cursor(database):
 
 
 def test_two_bulk_replays_at_once_send_each_letter_once(postgres):
-    """Conservation: whoever comes second finds nothing twice."""
+    """F-G05: whoever comes second finds nothing twice."""
 
     async def body(api, caller):
         await api.world.plant_many(500)
@@ -455,7 +455,7 @@ def test_groups_and_stats_say_the_same(database):
 
 
 def test_an_edit_keeps_the_original_and_wants_the_letter_that_was_seen(database):
-    """412 for a letter that changed since its ETag was read."""
+    """F-K14: 412 for a letter that changed since its ETag was read."""
 
     async def body(api, caller):
         letter = await api.world.plant(payload=b'{"price": "free"}')

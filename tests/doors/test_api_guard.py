@@ -14,6 +14,7 @@ from outlast.ops import BadRequest
 from tests.doors.rest import ALL, Api, done, problem, run_api
 
 ANY = "any scope"
+JSON = {"Content-Type": "application/json"}
 
 # every route, and the scope it needs: a route that is not here fails the test
 NEEDS = {
@@ -95,7 +96,7 @@ def sent(caller, method, path, **more):
 
 
 def test_every_route_asks_for_its_scope(sqlite):
-    """U-16: each route, for nobody, for a stranger's token, and with each scope alone."""
+    """U-16 F-K01: each route, for nobody, for a stranger's token, and with each scope alone."""
 
     async def body(api, caller):
         assert routes(api.app) == set(NEEDS)
@@ -172,23 +173,30 @@ def test_aliases_of_scopes(sqlite):
     run_api(sqlite, body)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "Basic dXNlcjpwYXNz",
-        "Bearer",
-        "Bearer ",
-        "bearer  x",
-        "Bearer " + "ä".encode().decode("latin-1"),
-        "Bearer " + "x" * 5000,
-        "x" * 100,
-    ],
-)
-def test_a_header_that_is_no_token(sqlite, value):
+NO_TOKENS = [
+    "Basic dXNlcjpwYXNz",
+    "Bearer",
+    "Bearer ",
+    "bearer  x",
+    "Bearer " + "ä".encode().decode("latin-1"),
+    "Bearer " + "x" * 5000,
+    "x" * 100,
+]
+
+
+def test_a_header_that_is_no_token(sqlite):
+    """F-K01: other schemes, empty, too long."""
+
     async def body(api, caller):
+        secret = api.made["all"].secret
+        wrong = (*NO_TOKENS, f"Bearer\t{secret}", f"Bearer {secret}x", f"Token {secret}", secret)
         async with api.nobody as nobody:
-            headers = {"Authorization": value.encode("latin-1")}
-            problem(await nobody.get("/api/dlq", headers=headers), 401)
+            for value in wrong:
+                headers = {"Authorization": value.encode("latin-1")}
+                problem(await nobody.get("/api/dlq", headers=headers), 401)
+            for value in (f"bEaReR   {secret} ", f"Bearer {secret}"):
+                done(await nobody.get("/api/dlq", headers={"Authorization": value}))
+            problem(await nobody.get("/api/dlq", params={"access_token": secret}), 401)
 
     run_api(sqlite, body)
 
@@ -203,37 +211,37 @@ def test_two_tokens_are_none(sqlite):
     run_api(sqlite, body)
 
 
-@pytest.mark.parametrize(
-    ("headers", "allowed"),
-    [
-        ({}, True),
-        ({"Sec-Fetch-Site": "none"}, True),
-        ({"Sec-Fetch-Site": "same-origin"}, True),
-        ({"Sec-Fetch-Site": "same-site"}, False),
-        ({"Sec-Fetch-Site": "cross-site"}, False),
-        ({"Origin": "http://127.0.0.1:8787"}, True),
-        ({"Origin": "https://admin.example", "Sec-Fetch-Site": "cross-site"}, True),
-        ({"Origin": "https://evil.example"}, False),
-        ({"Origin": "https://evil.example", "Sec-Fetch-Site": "same-origin"}, False),
-        ({"Origin": "http://127.0.0.1:9999"}, False),
-        ({"Origin": "null"}, False),
-        ({"Origin": ""}, False),
-    ],
-)
-def test_a_write_from_another_site_is_refused(sqlite, headers, allowed):
-    """The weakness of Protean: a page of anybody purged a queue through the operator's browser."""
+SITES = [
+    ({}, True),
+    ({"Sec-Fetch-Site": "none"}, True),
+    ({"Sec-Fetch-Site": "same-origin"}, True),
+    ({"Sec-Fetch-Site": "same-site"}, False),
+    ({"Sec-Fetch-Site": "cross-site"}, False),
+    ({"Origin": "http://127.0.0.1:8787"}, True),
+    ({"Origin": "https://admin.example", "Sec-Fetch-Site": "cross-site"}, True),
+    ({"Origin": "https://evil.example"}, False),
+    ({"Origin": "https://evil.example", "Sec-Fetch-Site": "same-origin"}, False),
+    ({"Origin": "http://127.0.0.1:9999"}, False),
+    ({"Origin": "null"}, False),
+    ({"Origin": ""}, False),
+]
+
+
+def test_a_write_from_another_site_is_refused(sqlite):
+    """F-K05: as Protean had it, a page of anybody purged a queue by the operator's browser."""
 
     async def body(api, caller):
-        letter = await api.world.plant()
-        for method, path in (
-            ("DELETE", "/api/dlq?all=1"),
-            ("POST", f"/api/dlq/{letter}/replay"),
-            ("POST", "/replay"),
-        ):
-            answer = await caller.request(method, path, headers=headers)
-            assert (answer.status_code != 403) is allowed, answer.text
-        assert ((await api.world.one(letter))["state"] == "discarded") is allowed
-        assert done(await caller.get("/api/dlq", headers=headers))
+        for headers, allowed in SITES:
+            letter = await api.world.plant()
+            for method, path in (
+                ("DELETE", "/api/dlq?all=1"),
+                ("POST", f"/api/dlq/{letter}/replay"),
+                ("POST", "/replay"),
+            ):
+                answer = await caller.request(method, path, headers=headers)
+                assert (answer.status_code != 403) is allowed, (headers, answer.text)
+            assert ((await api.world.one(letter))["state"] == "discarded") is allowed, headers
+            assert done(await caller.get("/api/dlq", headers=headers))
 
     run_api(sqlite, body, options={"origins": ("https://admin.example",)})
 
@@ -281,17 +289,19 @@ def test_without_tokens_the_host_must_be_loopback(sqlite):
     run_api(sqlite, body)
 
 
-@pytest.mark.parametrize("host", ["[", "a b", "\x1b", "x" * 1000, "[::1", "@:0", "a:b:c"])
-def test_a_hostile_host_header(sqlite, host):
+def test_a_hostile_host_header(sqlite):
     async def body(api, caller):
-        for path in ("/api/dlq", "/nothing", "/health/live", "/openapi.json"):
-            answer = await caller.get(path, headers={"Host": host})
-            assert answer.status_code in {200, 404}, answer.text
+        for host in ("[", "a b", "\x1b", "x" * 1000, "[::1", "@:0", "a:b:c"):
+            for path in ("/api/dlq", "/nothing", "/health/live", "/openapi.json"):
+                answer = await caller.get(path, headers={"Host": host})
+                assert answer.status_code in {200, 404}, (host, answer.text)
 
     run_api(sqlite, body)
 
 
 def test_no_tokens_open_nothing(sqlite):
+    """F-K01: without a single token only health answers."""
+
     async def body(api, caller):
         app = make_app(api.world.desk)
         async with api.client(app) as nobody:
@@ -363,20 +373,25 @@ def test_whoever_takes_nothing_of_an_answer_loses_its_slot(sqlite, caplog):
 
         for stop_at in (2, 3, 20):
             taken.clear()
-            with pytest.raises(Exception, match=r"^$"):
-                await api.app(scope, receive, send)
+            await is_broken_off(api.app, scope, receive, send)
             assert len(taken) == stop_at
             assert api.app.state.heavy == 0
         stop_at = 0
         taken.clear()
         api.options.__dict__["stream_seconds"] = 0.1
-        with pytest.raises(Exception, match=r"^$"):
-            await api.app(scope, receive, send)
+        await is_broken_off(api.app, scope, receive, send)
         assert api.app.state.heavy == 0
         assert caplog.text.count("was not taken in time") == 4
         assert done(await caller.get("/api/dlq/stats"))
 
     run_api(sqlite, body, options={"send_seconds": 0.02, "heavy_max": 1})
+
+
+async def is_broken_off(app, *given):
+    with pytest.raises(Exception, match=r"^$") as broken:
+        async with asyncio.timeout(20):
+            await app(*given)
+    assert type(broken.value).__name__ == "_Broken"
 
 
 def httpx_scope(method, path, secret):
@@ -396,6 +411,54 @@ def httpx_scope(method, path, secret):
     }
 
 
+def test_a_parameter_is_given_once(sqlite):
+    """Of two `since` one would be left out, and a purge would take more than it says."""
+
+    async def body(api, caller):
+        await api.world.plant(queue="orders")
+        for query in ("since=2h&since=3d", "q=queue:a&q=queue:orders", "q=&q=x", "all=0&all=1"):
+            refused = problem(await caller.delete(f"/api/dlq?{query}"), 422)
+            assert "twice" in refused["error"]
+        assert (await api.world.one(1))["state"] == "open"
+        both = done(await caller.get("/api/dlq?queue=orders&queue=mail&state=open&state=escalated"))
+        assert both["total"] == 1
+        keys = [("Idempotency-Key", "a"), ("Idempotency-Key", "b")]
+        problem(await caller.post("/api/dlq/1/replay", headers=keys), 422)
+
+    run_api(sqlite, body)
+
+
+def test_head_is_get_without_the_body(sqlite):
+    async def body(api, caller):
+        letter = await api.world.plant()
+        for path in (f"/api/dlq/{letter}", "/api/dlq", "/api/dlq/export", "/health/live"):
+            whole, head = await caller.get(path), await caller.head(path)
+            assert (head.status_code, head.content) == (200, b"")
+            assert set(head.headers) == set(whole.headers)
+        for path, status in (("/api/dlq/999", 404), ("/nothing", 404), ("/api/dlq/purge", 405)):
+            answer = await caller.head(path)
+            assert (answer.status_code, answer.content) == (status, b"")
+        async with api.nobody as nobody:
+            assert (await nobody.head("/api/dlq")).status_code == 401
+
+    run_api(sqlite, body)
+
+
+def test_a_refused_body_is_told_what_to_do(sqlite):
+    async def body(api, caller):
+        for content, headers, said in (
+            (b'{"ids": [1]}', {"Content-Type": "text/plain"}, "Content-Type: application/json"),
+            (b"ids=1", {}, "Content-Type: application/json"),
+            (b'{"ids" [1]}', JSON, "no JSON from character 7 on"),
+            (b'{"ids": [1], "idz": 2}', JSON, "idz: nothing here has this name"),
+            (b"[" * 100_000, JSON, "nested too deep"),
+        ):
+            answer = await caller.post("/api/dlq/purge", content=content, headers=headers)
+            assert said in problem(answer, answer.status_code)["error"]
+
+    run_api(sqlite, body)
+
+
 def test_headers_and_urls_have_sizes(sqlite):
     async def body(api, caller):
         problem(await caller.get("/api/dlq", headers={"X-Big": "x" * 40_000}), 431)
@@ -406,36 +469,36 @@ def test_headers_and_urls_have_sizes(sqlite):
     run_api(sqlite, body)
 
 
-@pytest.mark.parametrize(
-    ("content", "type_"),
-    [
-        (b"", "application/json"),
-        (b"{", "application/json"),
-        (b"[" * 100_000, "application/json"),
-        (b"null", "application/json"),
-        (b"[]", "application/json"),
-        (b'{"ids": [1], "ids_": 2}', "application/json"),
-        (b'{"ids": []}', "application/json"),
-        (b'{"ids": [0]}', "application/json"),
-        (b'{"ids": [9223372036854775808]}', "application/json"),
-        (b'{"ids": ["1; DROP TABLE"]}', "application/json"),
-        (b'{"ids": [1], "reason": "\\u0000"}', "application/json"),
-        (b'{"ids": [1], "reason": "\\ud800"}', "application/json"),
-        (b'{"ids": [' + b"1" * 10_000 + b"]}", "application/json"),
-        (b'{"ids": [NaN]}', "application/json"),
-        (b"\xff\xfe", "application/json"),
-        (b'{"ids": [1]}', "text/plain"),
-        (b"ids=1", "application/x-www-form-urlencoded"),
-        (json.dumps({"ids": list(range(1, 20_000))}).encode(), "application/json"),
-    ],
-)
-def test_a_body_that_says_nothing_is_refused(sqlite, content, type_):
+SAY_NOTHING = [
+    (b"", "application/json"),
+    (b"{", "application/json"),
+    (b"[" * 100_000, "application/json"),
+    (b"null", "application/json"),
+    (b"[]", "application/json"),
+    (b'{"ids": [1], "ids_": 2}', "application/json"),
+    (b'{"ids": []}', "application/json"),
+    (b'{"ids": [0]}', "application/json"),
+    (b'{"ids": [9223372036854775808]}', "application/json"),
+    (b'{"ids": ["1; DROP TABLE"]}', "application/json"),
+    (b'{"ids": [1], "reason": "\\u0000"}', "application/json"),
+    (b'{"ids": [1], "reason": "\\ud800"}', "application/json"),
+    (b'{"ids": [' + b"1" * 10_000 + b"]}", "application/json"),
+    (b'{"ids": [NaN]}', "application/json"),
+    (b"\xff\xfe", "application/json"),
+    (b'{"ids": [1]}', "text/plain"),
+    (b"ids=1", "application/x-www-form-urlencoded"),
+    (json.dumps({"ids": list(range(1, 20_000))}).encode(), "application/json"),
+]
+
+
+def test_a_body_that_says_nothing_is_refused(sqlite):
     async def body(api, caller):
         await api.world.plant()
-        headers = {"Content-Type": type_}
-        answer = await caller.post("/api/dlq/purge", content=content, headers=headers)
-        assert answer.status_code in {400, 422}, answer.text
-        problem(answer, answer.status_code)
+        for content, type_ in SAY_NOTHING:
+            headers = {"Content-Type": type_}
+            answer = await caller.post("/api/dlq/purge", content=content, headers=headers)
+            assert answer.status_code in {400, 422}, (content[:100], answer.text)
+            problem(answer, answer.status_code)
         assert (await api.world.one(1))["state"] == "open"
 
     run_api(sqlite, body)
@@ -460,49 +523,51 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_text_in_every_parameter(database, text):
+def test_hostile_text_in_every_parameter(database):
     """No 5xx, no header of its own, no control character in the answer, no harm."""
 
     async def body(api, caller):
         await api.world.plant(queue="orders")
-        names = ("q", "subscription", "queue", "subscriber", "category", "state", "since", "until")
-        more = ("cursor", "after", "limit", "offset")
-        dlt = ("messageId", "subscriberId", "errorMessage", "startDate", "endDate", "status")
-        asked = [("/api/dlq", {name: text}) for name in (*names, *more)]
-        asked += [("/api/dlq", {"q": f'{w}:"{text}"'}) for w in ("error", "message", "body.a")]
-        asked += [("/api/dlq/stats", {name: text}) for name in names]
-        asked += [("/api/outbox", {name: text}) for name in (*names, "after", "limit")]
-        asked += [("/dlt-messages", {name: text}) for name in dlt]
-        asked += [("/api/dlq/export", {"q": f'error:"{text}"', "as": "csv"})]
-        for path, params in asked:
-            check(await caller.get(path, params=params))
-        for path in ("/api/dlq/{}", "/api/dlq/id/{}/history", "/dlt-messages/{}", "/{}"):
-            check(await caller.get(path.format(httpx.QueryParams({"x": text}))))
-        bodies = [
-            ("/api/dlq/replay-all", {"to": text, "all": True, "dry_run": True}),
-            ("/api/dlq/replay-all", {"cursor": text}),
-            ("/api/dlq/1/replay", {"reason": text, "dry_run": True}),
-            ("/api/dlq/id/1/mark", {"owner": text, "triage": text, "note": text}),
-            ("/api/dlq/id/1/edit", {"set_headers": {text: text}}),
-            ("/api/dlq/id/1/edit", {"payload_base64": text}),
-            ("/api/dlq/id/1/edit", {"patch": [{"op": "add", "path": text, "value": text}]}),
-            ("/replay", {"messageId": text, "subscriberId": text}),
-            ("/replay", {"cursor": text}),
-            (f"/api/dlq/purge?{'x'}=1", {"ids": [1]}),
-            ("/api/dlq/mark", {text: text}),
-        ]
-        for path, given in bodies:
-            check(await caller.post(path, content=json.dumps(given), headers=JSON))
-        key = {"Idempotency-Key": text.encode("utf-8", "replace").replace(b"\x00", b"0")[:200]}
-        if "\n" not in text:
-            check(await caller.post("/api/dlq/1/replay", json={"dry_run": True}, headers=key))
+        for text in HOSTILE:
+            await say(caller, text)
         assert done(await caller.get("/api/dlq"))["total"] == 1
 
     run_api(database, body)
 
 
-JSON = {"Content-Type": "application/json"}
+async def say(caller, text):
+    """Everywhere."""
+    names = ("q", "subscription", "queue", "subscriber", "category", "state", "since", "until")
+    more = ("cursor", "after", "limit", "offset")
+    dlt = ("messageId", "subscriberId", "errorMessage", "startDate", "endDate", "status")
+    asked = [("/api/dlq", {name: text}) for name in (*names, *more)]
+    asked += [("/api/dlq", {"q": f'{w}:"{text}"'}) for w in ("error", "message", "body.a")]
+    asked += [("/api/dlq/stats", {name: text}) for name in names]
+    asked += [("/api/outbox", {name: text}) for name in (*names, "after", "limit")]
+    asked += [("/dlt-messages", {name: text}) for name in dlt]
+    asked += [("/api/dlq/export", {"q": f'error:"{text}"', "as": "csv"})]
+    for path, params in asked:
+        check(await caller.get(path, params=params))
+    for path in ("/api/dlq/{}", "/api/dlq/id/{}/history", "/dlt-messages/{}", "/{}"):
+        check(await caller.get(path.format(httpx.QueryParams({"x": text}))))
+    bodies = [
+        ("/api/dlq/replay-all", {"to": text, "all": True, "dry_run": True}),
+        ("/api/dlq/replay-all", {"cursor": text}),
+        ("/api/dlq/1/replay", {"reason": text, "dry_run": True}),
+        ("/api/dlq/id/1/mark", {"owner": text, "triage": text, "note": text}),
+        ("/api/dlq/id/1/edit", {"set_headers": {text: text}}),
+        ("/api/dlq/id/1/edit", {"payload_base64": text}),
+        ("/api/dlq/id/1/edit", {"patch": [{"op": "add", "path": text, "value": text}]}),
+        ("/replay", {"messageId": text, "subscriberId": text}),
+        ("/replay", {"cursor": text}),
+        (f"/api/dlq/purge?{'x'}=1", {"ids": [1]}),
+        ("/api/dlq/mark", {text: text}),
+    ]
+    for path, given in bodies:
+        check(await caller.post(path, content=json.dumps(given), headers=JSON))
+    key = {"Idempotency-Key": text.encode("utf-8", "replace").replace(b"\x00", b"0")[:200]}
+    if "\n" not in text:
+        check(await caller.post("/api/dlq/1/replay", json={"dry_run": True}, headers=key))
 
 
 def check(answer):
@@ -516,7 +581,7 @@ def check(answer):
 
 
 def test_a_repeated_request_gets_its_first_answer(database):
-    """Once for each key, actor and body; another body with it is refused."""
+    """F-G05: once for each key, actor and body; another body with it is refused."""
 
     async def body(api, caller):
         letter = await api.world.plant()
@@ -683,7 +748,12 @@ def test_the_description_is_behind_the_door_and_tells_all(sqlite):
                 assert bool(operation.get("security")) is (needs is not None), path
                 assert operation["summary"]
                 assert operation["description"]
+                if needs is not None:
+                    assert operation["security"] == [{"token": [needs]}]
                 assert path in OPEN_ROUTES or "401" in operation["responses"]
+        ids = [one["operationId"] for item in described["paths"].values() for one in item.values()]
+        assert len(set(ids)) == len(ids)
+        assert {"get_dlq", "post_dlq_replay_all", "post_dlq_id_edit"} <= set(ids)
         for path in ("/docs", "/redoc"):
             problem(await caller.get(path), 404)
 
@@ -717,6 +787,8 @@ def test_what_nobody_expected_is_500_without_a_word_about_it(sqlite, caplog):
 
 
 def test_the_log_has_one_line_for_each_request_and_no_secret(sqlite, caplog):
+    """F-K04 F-K13: no query, no token, no control character."""
+
     async def body(api, caller):
         caplog.set_level("INFO", "outlast.api")
         await caller.get("/api/dlq?q=error:hunter2")
@@ -733,7 +805,7 @@ def test_the_log_has_one_line_for_each_request_and_no_secret(sqlite, caplog):
 
 
 def test_a_database_that_is_away_is_503(postgres):
-    """With the next time to ask; nothing of the address is shown."""
+    """F-K15: with the next time to ask; nothing of the address is shown."""
 
     async def body(api, caller):
         from sqlalchemy.ext.asyncio import create_async_engine

@@ -126,6 +126,40 @@ def test_a_replay_that_fails_again_is_back(database):
     database.run(scenario)
 
 
+def test_a_count_that_stops_says_so(sqlite, monkeypatch):
+    """More are there than are counted: `total_is` tells, as in every other list."""
+
+    async def body(api, caller):
+        for number in range(4):
+            await api.world.plant(message_id=f"m-{number}")
+        page = done(await caller.get("/dlt-messages"))
+        assert (page["total"], page["total_is"]) == (4, "exact")
+        monkeypatch.setattr("outlast.stores.desk.reading.TOTAL_MAX", 3)
+        page = done(await caller.get("/dlt-messages"))
+        assert (page["total"], page["total_is"]) == (3, "at least")
+        assert done(await caller.get("/dlt-messages?status=NEW"))["total_is"] == "exact"
+
+    run_api(sqlite, body)
+
+
+def test_what_is_wrong_is_told_in_keymates_words(sqlite):
+    """No word and no place of a filter that nobody wrote."""
+
+    async def body(api, caller):
+        for name, value in (
+            ("startDate", "yesterday"),
+            ("endDate", "2026-13-01"),
+            ("messageId", "\0"),
+        ):
+            told = problem(await caller.get("/dlt-messages", params={name: value}), 422)
+            assert told["error"].startswith(f"{name}: ")
+            assert "position" not in told
+            assert "since" not in told["error"]
+            assert "until" not in told["error"]
+
+    run_api(sqlite, body)
+
+
 def test_the_filters_in_keymates_words(database):
     """S3-17 S3-18 S3-19 S3-20: message, subscriber or queue, text, dates, pages, status."""
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import threading
 
 import pytest
@@ -26,7 +27,9 @@ from outlast.ops import Desk
 from tests.conftest import Database
 from tests.doors.rest import Api, run_api
 
-EXAMPLES = 5
+EXAMPLES = int(os.environ.get("EXAMPLES", "5"))
+"""For each route. `make proof` asks for more, and for every boundary of every parameter, too."""
+
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -42,6 +45,7 @@ schemathesis.serializer.alias("application/x-ndjson", "text/plain")
 
 described = make_app(Desk(create_async_engine("sqlite+aiosqlite:///nowhere.db")))
 schema = schemathesis.openapi.from_dict(document_of(described))
+schema.config.phases.coverage.enabled = "EXAMPLES" in os.environ
 
 
 class Listening(uvicorn.Server):

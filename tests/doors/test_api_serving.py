@@ -1,6 +1,7 @@
 """The API as a process: where it listens, how it ends, what it refuses to be."""
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
@@ -12,12 +13,13 @@ import httpx
 import pytest
 from sqlalchemy import select
 
+from outlast.api import make_app
 from outlast.api.options import is_loopback
 from outlast.api.serving import check_address, serve, under_prefix
 from outlast.ops import BadRequest
 from outlast.ops.tokens import TokenBook, new_token
 from tests.contract.desks import run_desk
-from tests.doors.rest import Api
+from tests.doors.rest import Api, done, problem, run_api
 
 PATIENCE = 30
 TOKEN = new_token("runbook", ["inspect", "replay"])
@@ -102,6 +104,29 @@ def test_it_serves_until_it_is_asked_to_stop(planted, how):
     assert TOKEN.secret not in told
 
 
+def test_beside_its_prefix_is_nothing(sqlite):
+    """Every path outside is a problem document, for everybody; nothing redirects."""
+
+    async def body(api, caller):
+        app = under_prefix(api.app, "/outlast/")
+        async with api.client(app, token=api.made["all"].secret) as one:
+            for path in ("/", "/api/dlq", "/outlas", "/outlastx/api/dlq", "/%1b%5b2J", "/outlas/t"):
+                told = problem(await one.get(path), 404)
+                assert "/outlast" in told["remedy"]
+                assert "\x1b" not in told["error"]
+            for path in ("/outlast", "/outlast/", "/outlast/outlast/api/dlq"):
+                problem(await one.get(path), 404)
+            problem(await one.request("PUT", "/outlast/api/dlq"), 405)
+            assert done(await one.get("/outlast/api/dlq"))["total"] == 0
+            described = done(await one.get("/outlast/openapi.json"))
+            assert described["servers"] == [{"url": "/outlast"}]
+        async with api.client(app) as nobody:
+            problem(await nobody.get("/outlast/api/dlq"), 401)
+            problem(await nobody.get("/elsewhere"), 404)
+
+    run_api(sqlite, body)
+
+
 def test_it_ends_what_nobody_ended(planted):
     """The desk's upkeep runs beside it."""
 
@@ -158,6 +183,60 @@ def test_a_database_that_is_away_at_the_start_is_no_obstacle(postgres):
     run_desk(postgres, body)
 
 
+def test_a_database_that_comes_back_is_used_again(postgres):
+    """Away: 503 with the time to ask again; back: 200, without a new start."""
+
+    async def body(api, _):
+        from sqlalchemy.ext.asyncio import create_async_engine
+
+        port = _free_port()
+        url = api.world.engine.url.set(host="127.0.0.1", port=port)
+        engine = create_async_engine(url, connect_args=postgres.connect_args)
+        app = make_app(api.world.make_desk(engine), api.book, options=api.options)
+        await api.world.plant()
+        there = api.world.engine.url
+        try:
+            async with api.client(app, token=api.made["all"].secret) as caller:
+                for _ in range(2):
+                    for path in ("/health/ready", "/api/dlq", "/health"):
+                        away = await caller.get(path)
+                        assert (away.status_code, away.headers["retry-after"]) == (503, "5"), path
+                    async with _relay(port, there.host, there.port or 5432):
+                        assert done(await caller.get("/health/ready")) == {"status": "ok"}
+                        assert done(await caller.get("/api/dlq"))["total"] == 1
+        finally:
+            await engine.dispose()
+
+    run_api(postgres, body)
+
+
+@contextlib.asynccontextmanager
+async def _relay(port, host, to_port):
+    """A way to the database; at the end every connection breaks."""
+    open_, tasks = [], []
+
+    async def copy(reader, writer):
+        with contextlib.suppress(OSError):
+            while part := await reader.read(65_536):
+                writer.write(part)
+                await writer.drain()
+        writer.close()
+
+    async def connected(reader, writer):
+        there, back = await asyncio.open_connection(host, to_port)
+        open_.extend((writer, back))
+        tasks.extend(asyncio.create_task(copy(*ends)) for ends in ((reader, back), (there, writer)))
+
+    server = await asyncio.start_server(connected, "127.0.0.1", port)
+    try:
+        yield
+    finally:
+        server.close()
+        for writer in open_:
+            writer.transport.abort()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 def _free_port():
     import socket
 
@@ -178,7 +257,7 @@ def _free_port():
     ids=["open", "open for all", "no address", "no port", "no prefix", "no token line"],
 )
 def test_what_it_refuses_to_be(planted, options, tokens, said):
-    """Exit 2, one sentence and the next step, no traceback."""
+    """F-K02: exit 2, one sentence and the next step, no traceback."""
     with pytest.raises(AssertionError, match=re.escape(said)) as refused:
         with Served(planted, *options, tokens=tokens):
             pass
@@ -188,7 +267,7 @@ def test_what_it_refuses_to_be(planted, options, tokens, said):
 def test_a_refusal_is_a_usage_error(planted):
     path = planted.url.partition(":///")[2]
     arguments = ["serve", "--dsn", path, "--host", "0.0.0.0"]
-    done = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-m", "outlast", *arguments],
         env={k: v for k, v in os.environ.items() if not k.startswith("OUTLAST_")},
         capture_output=True,
@@ -196,8 +275,8 @@ def test_a_refusal_is_a_usage_error(planted):
         timeout=PATIENCE,
         check=False,
     )
-    assert done.returncode == 2
-    assert "outlast tokens new" in done.stderr
+    assert ended.returncode == 2
+    assert "outlast tokens new" in ended.stderr
 
 
 def test_a_port_that_is_taken_is_refused(planted):

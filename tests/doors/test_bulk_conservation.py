@@ -43,7 +43,7 @@ def step():
 
 def before(_connection, _cursor, statement, *_):
     global waits, writes
-    writes = writes or "set_config" in statement or statement.startswith("UPDATE")
+    writes = writes or "FOR UPDATE" in statement or statement.startswith("UPDATE")
     if waits and writes:
         waits = 0
         sys.stderr.write("ready\\n")
@@ -132,7 +132,7 @@ def test_two_commands_at_once_send_each_letter_once(command):
 
 
 def test_a_command_and_a_request_at_once_send_each_letter_once(command):
-    """Conservation: `replay-all` beside `POST /api/dlq/replay-all`, 500 between them."""
+    """F-G05: `replay-all` beside `POST /api/dlq/replay-all`, 500 between them."""
     command.plant(500)
     token = new_token("runbook", ["replay"])
 
@@ -160,7 +160,7 @@ def test_a_command_and_a_request_at_once_send_each_letter_once(command):
 
 
 def test_a_killed_run_is_run_again(command):
-    """Conservation: killed before each statement and each commit; none lost, none twice."""
+    """F-G04: killed before each statement and each commit; none lost, none twice."""
     size, chunk = 2, 2
     command.plant(size)
     with replay_all(command, chunk=chunk) as process:

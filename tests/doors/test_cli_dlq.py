@@ -237,6 +237,7 @@ NASTY = "\x1b]0;title\x07\x1b[31mred\u202eover\u200b\x9b1mline\rback\nnext"
 @pytest.mark.parametrize("extra", [[], ["--json"]], ids=["text", "json"])
 @pytest.mark.parametrize("verb", ["list", "inspect", "groups", "stats"])
 def test_no_control_character_reaches_a_terminal(command, verb, extra):
+    """F-K13: in names, errors, bodies and headers, as text and as a document."""
     (letter,) = command.plant(
         queue=f"q{NASTY}",
         subscriber=NASTY,

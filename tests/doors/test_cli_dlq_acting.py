@@ -185,7 +185,7 @@ def test_everything_must_be_said(command, verb):
 @pytest.mark.parametrize("verb", ["replay-all", "purge"])
 @pytest.mark.parametrize("extra", [[], ["--json"]], ids=["text", "json"])
 def test_without_a_terminal_nobody_is_asked(command, verb, extra):
-    """S2-26: status 2 at once."""
+    """S2-26 F-K19: status 2 at once."""
     (letter,) = command.plant()
     with command.process("dlq", verb, "queue:orders", *extra, stdin=-3) as process:
         out, err = process.communicate(timeout=60)

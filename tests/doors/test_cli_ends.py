@@ -61,6 +61,7 @@ def refused(done, *words):
 
 @pytest.mark.parametrize("verb", EVERY_VERB, ids=" ".join)
 def test_a_database_that_is_away(command, monkeypatch, verb):
+    """F-K19: a sentence, what to say instead, and not the password."""
     monkeypatch.setattr(sys, "stdin", Path(os.devnull).open())
     dsn = "postgresql://u:sesame@127.0.0.1:1/x"
     done = command.run(*verb, "--dsn", dsn)
@@ -116,6 +117,7 @@ def test_a_file_that_may_not_be_read(command):
     ids=["role", "database", "host"],
 )
 def test_a_wrong_address(on_postgres, changed, said):
+    """F-K19: no such role, database or host: told without the password."""
     from sqlalchemy import make_url
 
     url = make_url(on_postgres.environment["OUTLAST_DSN"]).set(**changed, password="sesame")
@@ -321,6 +323,7 @@ def test_no_color_is_heeded():
 
 
 def test_the_statuses_are_those_of_the_page():
+    """F-K19: 0, 1, 2 and 3."""
     from outlast.cli.frame import DONE, FAILED, USAGE
     from outlast.model.replay import REFUSED
 

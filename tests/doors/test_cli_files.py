@@ -192,6 +192,7 @@ def test_a_masked_export_is_not_imported(command, tmp_path):
     [(None, "cannot be read"), (b"\xff\xfe\x00", "UTF-8"), (b"", "nothing to import")],
 )
 def test_a_file_that_is_no_export(command, tmp_path, content, said):
+    """F-K20: a sentence; nothing comes in."""
     path = tmp_path / "letters.json"
     if content is not None:
         path.write_bytes(content)

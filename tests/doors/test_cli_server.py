@@ -137,6 +137,7 @@ def test_the_api_is_served_until_a_signal(anywhere):
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_what_must_not_be_served(command, arguments, said):
+    """F-K02: open to others without tokens: refused, and so is --no-auth there."""
     done = command.run("serve", *arguments)
     assert (done.status, done.out) == (2, "")
     assert said in done.err

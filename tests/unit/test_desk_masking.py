@@ -122,6 +122,7 @@ def test_a_value_without_secrets_is_given_back_equal():
         ("1,4111111111111111,x", f"1,{MASK},x"),
         ("ghp_" + "a" * 36, MASK),
         ("AKIAIOSFODNN7EXAMPLE", MASK),
+        ("/api/dlq/outlast_" + "a-_4" * 10, f"/api/dlq/{MASK}"),
     ],
 )
 def test_texts_that_look_like_a_secret(text, shown):

@@ -58,16 +58,19 @@ def test_nothing_is_left_that_moves_a_cursor(text, lines):
         ("+1", "'+1"),
         ("-1", "'-1"),
         ("@SUM(A1)", "'@SUM(A1)"),
-        ("\t=1", "'\t=1"),
+        ("\t=1", "'\t'=1"),
         ("\r=1", "'\\r=1"),
-        ("\n=1", "'\n=1"),
+        ("\n=1", "'\n'=1"),
         ("\x00=1", "'\\x00=1"),
         ("   =1", "'   =1"),
         ("\u00a0=1", "'\u00a0=1"),
         ("\uff1d1", "'\uff1d1"),
         ("\uff0d1", "'\uff0d1"),
         ("a=1", "a=1"),
-        ('say "hi", ok; =x', 'say "hi", ok; =x'),
+        ('say "hi", ok; x=y', 'say "hi", ok; x=y'),
+        ('say "hi", ok; =x', 'say "hi", ok; \'=x'),
+        ("a|+1", "a|'+1"),
+        ('a;"=1"', 'a;"\'=1"'),
         ("", ""),
         (None, ""),
         (-5, "-5"),
@@ -80,13 +83,23 @@ def test_cells(value, cell):
 
 
 @settings(deadline=None)
-@given(st.lists(st.text(st.characters()), min_size=1, max_size=4))
+@given(
+    st.lists(
+        st.text(st.characters()) | st.text(st.sampled_from("=+-@;|,\t\n\r \"'a")),
+        min_size=1,
+        max_size=4,
+    )
+)
 def test_no_cell_of_a_written_file_is_a_formula(values):
+    """F-K12: wherever a program cuts: at commas, semicolons, tabs, bars."""
     out = io.StringIO()
     csv.writer(out, quoting=csv.QUOTE_ALL).writerow([csv_cell(value) for value in values])
     (row,) = csv.reader(io.StringIO(out.getvalue(), newline=""))
     assert len(row) == len(values)
-    for cell in row:
-        assert not cell.lstrip().startswith(
-            ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-        )
+    for delimiter in ",;\t|":
+        # a program of another country cuts at semicolons, and then our quotes hold nothing
+        for cut in csv.reader(io.StringIO(out.getvalue(), newline=""), delimiter=delimiter):
+            for cell in cut:
+                assert not cell.lstrip().startswith(
+                    ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+                )

@@ -86,6 +86,7 @@ def test_every_word_of_the_vocabulary_is_accepted():
 
 @pytest.mark.parametrize("hostile", ["a\nb", "a\r\x1b[31mb", "a\x00b", "a\u2028b", "a\u202eb"])
 def test_control_characters_of_a_queue_name_stay_on_one_line(hostile):
+    """F-K13: the log of a worker."""
     log = Log()
     LogRecorder(log)(events.UNSETTLED, {**ROW, "queue": hostile})
     ((_, text, extra),) = log.lines

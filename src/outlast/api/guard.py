@@ -19,6 +19,7 @@ from outlast.api.options import ApiOptions, is_loopback
 from outlast.api.problems import Refused, of_desk, of_fault, refused
 from outlast.model.errors import OutlastError
 from outlast.ops import Actor
+from outlast.policy.masking import Masker
 from outlast.policy.neutral_text import neutral_text
 
 logger = logging.getLogger("outlast.api")
@@ -31,6 +32,7 @@ _ASK_NOBODY = frozenset({"/health/live", "/health/ready"})
 
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _PATH_CHARS_LOGGED = 200
+_masker = Masker()
 
 
 class Guard:
@@ -56,9 +58,9 @@ class Guard:
             await self._answer(asked, receive, told)
         except Exception as error:  # noqa: BLE001 - nothing but a problem leaves
             if told.is_over:
-                logger.warning("%s: the answer was not taken in time", neutral_text(scope["path"]))
+                logger.warning("%s: the answer was not taken in time", _told_path(scope))
                 raise _Broken from None
-            response = of_fault(error, scope["path"])
+            response = of_fault(error, _told_path(scope))
             if told.status:
                 raise _Broken from None  # too late to say it: the connection ends
             await response(asked, receive, told)
@@ -262,8 +264,15 @@ def _host(headers: Headers) -> str:
     return host[1:-1] if host[:1] == "[" and host[-1:] == "]" else host
 
 
+def _told_path(scope: Scope) -> str:
+    """The path as a log may have it: a token that was put there by mistake is not in it."""
+    # masked before it is cut, as half a token is not known for one
+    path = _masker.text(scope["path"][: 5 * _PATH_CHARS_LOGGED]).value
+    return neutral_text(path[:_PATH_CHARS_LOGGED])
+
+
 def _log(scope: Scope, actor: Actor | None, status: int, seconds: float) -> None:
     """One line; no query and no header, where secrets stand."""
-    path = neutral_text(scope["path"][:_PATH_CHARS_LOGGED])
+    path = _told_path(scope)
     name = neutral_text(actor.name) if actor is not None else "-"
     logger.info("%s %s %d %.0f ms %s", scope["method"], path, status, seconds * 1000, name)

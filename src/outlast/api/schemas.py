@@ -175,6 +175,8 @@ class GroupList(BaseModel):
     """The largest first."""
 
     items: list[Group]
+    total: int
+    total_is: str = Field(examples=["exact"])
     more: bool
     filter: str
 
@@ -295,6 +297,8 @@ class RowList(BaseModel):
     """`after` goes on, if there are more."""
 
     items: list[Row]
+    total: int
+    total_is: str = Field(examples=["exact"])
     after: int | None
     filter: str
 

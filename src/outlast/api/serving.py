@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from outlast.api.app import make_app
 from outlast.api.options import ApiOptions, is_loopback
 from outlast.api.problems import problem
+from outlast.api.slow_heads import HeadInTime
 from outlast.ops import Actor, BadRequest, Desk
 from outlast.ops.tokens import TokenBook
 from outlast.ops.upkeep import upkeep
@@ -141,7 +142,7 @@ def config_of(app: ASGIApp) -> uvicorn.Config:
         access_log=False,  # ours has no query in it, and no control characters
         server_header=False,
         date_header=True,
-        http="h11",
+        http=HeadInTime,
         h11_max_incomplete_event_size=_REQUEST_HEAD_BYTES_MAX,
         lifespan="off",
         ws="none",

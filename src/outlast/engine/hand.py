@@ -20,7 +20,7 @@ Deliver = Callable[[Delivery], Awaitable[Outcome]]
 WAITING_VERDICTS_MAX = 2_000
 """Verdicts of one subscription that may wait for their settle before it stops claiming."""
 
-DURATIONS_MAX = 500
+DURATIONS_MAX = 200
 
 _PACE_WEIGHT = 0.2
 

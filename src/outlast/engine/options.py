@@ -6,8 +6,10 @@ Wrong values are refused here, so every way of building a subscription refuses t
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+from outlast.policy.horizon import horizon_seconds
 from outlast.policy.names import check_name, check_queue
 from outlast.policy.retry import default_strategy
 
@@ -91,6 +93,11 @@ class SubscriptionOptions:
     def unstarted_seconds_max(self) -> float:
         """How long a row may wait in hand before it is given back to others."""
         return min(self.lease_ttl_seconds / 3, 5.0)
+
+    @cached_property
+    def retry_horizon(self) -> float | None:
+        """How long the strategy keeps a message at most, if that is known."""
+        return horizon_seconds(self.retry_strategy)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,27 +23,29 @@ def _letter_id(entry: InHand) -> int:
     return letter_id
 
 
-def _repeat_plainly(kind: Kind, plainly: Plainly, entry: InHand, failure: StoreFailure) -> None:
-    kind.logger.error(
-        "the %s of row %d, a replay of dead letter %d, cannot be written together with the letter "
-        "and is repeated without it; the letter ends by reconciliation: %s",
-        kind.name,
-        entry.delivery.id,
-        _letter_id(entry),
-        failure,
-    )
-    plainly(entry)
+class _OrPlainly(Kind):
+    """With its letter, or else once more without it."""
 
-
-class ResolveKind(AckKind):
-    """Acknowledged: the row goes, the letter is resolved."""
-
-    name = "ack"
     one_by_one_when_locked = True
     plainly: Plainly
 
     def group_max(self, first: InHand) -> int:
         return min(super().group_max(first), self.options.letter_group_max)
+
+    def give_up(self, entry: InHand, failure: StoreFailure) -> None:
+        self.logger.error(
+            "the %s of row %d, a replay of dead letter %d, cannot be written together with the "
+            "letter and is repeated without it; the letter ends by reconciliation: %s",
+            self.name,
+            entry.delivery.id,
+            _letter_id(entry),
+            failure,
+        )
+        self.plainly(entry)
+
+
+class ResolveKind(_OrPlainly, AckKind):
+    """Acknowledged: the row goes, the letter is resolved."""
 
     async def write(self, group: list[InHand], timeout: float, skip: bool) -> Answer:
         actor = self.options.consumer_instance[:255]
@@ -54,19 +56,9 @@ class ResolveKind(AckKind):
         ]
         return await self.store.resolve(passes, timeout, skip=skip)
 
-    def give_up(self, entry: InHand, failure: StoreFailure) -> None:
-        _repeat_plainly(self, self.plainly, entry, failure)
 
-
-class RefreshKind(RetryKind):
+class RefreshKind(_OrPlainly, RetryKind):
     """Failed, to be tried again: the letter shows the newest failure at once."""
-
-    name = "retry"
-    one_by_one_when_locked = True
-    plainly: Plainly
-
-    def group_max(self, first: InHand) -> int:
-        return min(super().group_max(first), self.options.letter_group_max)
 
     async def write(self, group: list[InHand], timeout: float, skip: bool) -> Answer:
         passes = [
@@ -82,9 +74,6 @@ class RefreshKind(RetryKind):
             if isinstance(e.outcome, Retry) and e.attempt is not None
         ]
         return await self.store.refresh(passes, timeout, skip=skip)
-
-    def give_up(self, entry: InHand, failure: StoreFailure) -> None:
-        _repeat_plainly(self, self.plainly, entry, failure)
 
 
 class ReopenKind(BuryKind):

@@ -16,7 +16,6 @@ from outlast.engine.hand import Subscription
 from outlast.engine.options import EngineOptions
 from outlast.model.errors import Disconnected, OutcomeUnknown, RowLocked, StoreFailure, TryLater
 from outlast.model.worker import FORGOTTEN_MAX, REPORT_SECONDS, WorkerReport
-from outlast.policy.horizon import horizon_seconds
 from outlast.ports.store import Store
 
 LEFT_MAX = 100
@@ -168,7 +167,7 @@ def tell_of(subscriptions: Sequence[Subscription], *, stopping: bool) -> dict[st
         "subscribers": _subscribers(subscriptions),
         "lease": max((s.ttl for s in subscriptions), default=None),
         "max_workers": sum(s.options.max_workers for s in serving),
-        "retry_horizon": _longest([_horizon(s) for s in subscriptions]),
+        "retry_horizon": _longest([s.options.retry_horizon for s in subscriptions]),
         **_percentiles([seconds for s in subscriptions for seconds in s.durations]),
     }
     if stopping:
@@ -190,15 +189,11 @@ def _subscribers(subscriptions: Sequence[Subscription]) -> list[dict[str, Any]]:
                 "queues": queues,
                 "lease": subscription.ttl,
                 "max_workers": subscription.options.max_workers,
-                "retry_horizon": _horizon(subscription),
+                "retry_horizon": subscription.options.retry_horizon,
                 **_percentiles(subscription.durations),
             }
         )
     return told
-
-
-def _horizon(subscription: Subscription) -> float | None:
-    return horizon_seconds(subscription.options.retry_strategy)
 
 
 def _longest(horizons: Sequence[float | None]) -> float | None:

@@ -139,12 +139,17 @@ class Lane:
             try:
                 await self._write(kind, group, skip=any(e.needs_skip for e in group))
             except BaseException as failure:
-                # the same verdict under the same token, and no other: at once when the line
-                # stands again, later after a defect of ours
-                pause = 0.0 if isinstance(failure, StoreFailure) else _BACK_OFF_MOST
-                self._again(kind, self._out_of_sight(group), pause)
+                # the same verdict under the same token, and no other
+                self._again(kind, self._out_of_sight(group), self._pause_after(failure))
                 raise
             await self._do_duties()
+
+    def _pause_after(self, failure: BaseException) -> float:
+        if isinstance(failure, OutcomeUnknown) and failure.timed_out:
+            # whatever it waited for may still be there: others first, and its lease is refreshed
+            return self._timeout() / 4
+        # at once when the line stands again, later after a defect of ours
+        return 0.0 if isinstance(failure, StoreFailure) else _BACK_OFF_MOST
 
     def _out_of_sight(self, group: Sequence[InHand]) -> list[InHand]:
         """Those that are in hand and wait nowhere."""
@@ -158,14 +163,15 @@ class Lane:
                 await do()
 
     async def _write(self, kind: Kind, group: list[InHand], *, skip: bool) -> None:
+        if skip and kind.one_by_one_when_locked and len(group) > 1:
+            await self._write_singly(kind, group, skip=True)
+            return
         try:
             answer = await self._send(kind, group, skip)
         except RowLocked as failure:
             if skip:
                 # not even with SKIP LOCKED: the table is locked
                 self._later(kind, group, failure)
-            elif kind.one_by_one_when_locked:
-                await self._write_singly(kind, group, skip=True)
             else:
                 await self._write(kind, group, skip=True)
         except RowRefused as failure:
@@ -181,8 +187,15 @@ class Lane:
             self._landed(kind, group, answer)
 
     async def _write_singly(self, kind: Kind, group: list[InHand], *, skip: bool) -> None:
-        for entry in group:
-            await self._write(kind, [entry], skip=skip)
+        # what is written leaves the group: whatever ends this repeats the others only, and what
+        # could not be written comes behind them
+        for _ in range(len(group)):
+            entry = group.pop(0)
+            try:
+                await self._write(kind, [entry], skip=skip)
+            except BaseException:
+                group.append(entry)
+                raise
             await self._do_duties()
 
     async def _send(self, kind: Kind, group: list[InHand], skip: bool) -> Answer:

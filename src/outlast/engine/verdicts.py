@@ -12,7 +12,7 @@ from outlast.engine.hand import InHand
 from outlast.engine.options import EngineOptions
 from outlast.engine.tell import Teller
 from outlast.model import headers as envelope
-from outlast.model.dead_letter import Letter
+from outlast.model.dead_letter import COUNT_MAX, Letter
 from outlast.model.delivery import Answer, Pair, RetryEntry
 from outlast.model.errors import StoreFailure
 from outlast.model.failure import Failure
@@ -20,8 +20,6 @@ from outlast.model.outcome import Postpone, Retry, Terminal
 from outlast.ports.store import Store
 
 Retried = Callable[[InHand, float], None]
-
-_INTEGER_MAX = 2**31 - 1
 
 
 def pair_of(entry: InHand) -> Pair:
@@ -220,8 +218,7 @@ class BuryKind(Kind):
             token=delivery.token,
             reason=outcome.reason,
             failure=outcome.failure or Failure(),
-            # the column is narrower than the outbox's
-            attempts_count=min(attempts, _INTEGER_MAX),
+            attempts_count=min(attempts, COUNT_MAX),
             first_failure_at=delivery.first_attempt_at if attempt is None else attempt.first_at,
             last_failure_at=delivery.last_attempt_at if attempt is None else attempt.last_at,
             message_id=envelope.message_id(headers, delivery.id)[:255],

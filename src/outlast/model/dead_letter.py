@@ -6,6 +6,9 @@ from uuid import UUID
 
 from outlast.model.failure import Failure
 
+COUNT_MAX = 2**31 - 1
+"""The largest count of a letter: its columns are narrower than the row's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Letter:

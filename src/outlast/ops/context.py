@@ -85,6 +85,7 @@ class DeskContext:
     @asynccontextmanager
     async def _reading(self) -> AsyncIterator[At]:
         async with self._database.reading() as connection:
+            await self._database.bound(connection)
             found = self._found
             if found is None or not (found.is_whole or monotonic() < self._look_again_at):
                 found = self._found = await find_tables(connection, self._outbox, self._dlq)

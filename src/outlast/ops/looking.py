@@ -83,11 +83,11 @@ class Looking(DeskContext):
             raise BadRequest(f"limit is 1 to {GROUPS_MAX}, got {limit}")
         async with self._reading() as at:
             chosen = await selection(*at, query or Query())
-            found, more, looked = await numbers.groups(at.connection, chosen, limit)
+            found, total, looked = await numbers.groups(at.connection, chosen, limit)
         shown = tuple(
             replace(group, example=self._redaction.value(group.example)) for group in found
         )
-        return GroupPage(shown, more, looked)
+        return GroupPage(shown, total, looked)
 
     async def stats(self, actor: Actor, query: Query | None = None) -> Stats:
         """Depth, ages, arrivals and causes."""

@@ -36,11 +36,18 @@ class OutboxPage:
 
     rows: tuple[OutboxRow, ...]
     after: int | None
+    total: int = 0
+    at_least: bool = False
     looked_at: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The document of a list."""
-        shown = {"items": [row_json(row) for row in self.rows], "after": self.after}
+        shown = {
+            "items": [row_json(row) for row in self.rows],
+            "total": self.total,
+            "total_is": "at least" if self.at_least else "exact",
+            "after": self.after,
+        }
         return shown if self.looked_at is None else shown | {"looked_at": self.looked_at}
 
 

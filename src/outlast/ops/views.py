@@ -211,12 +211,22 @@ class GroupPage:
     """The largest groups first. `looked`: not every letter was looked at."""
 
     groups: tuple[Group, ...]
-    more: bool
+    total: int
     looked: Looked | None = None
+
+    @property
+    def more(self) -> bool:
+        """Whether there are groups that are not shown."""
+        return self.total > len(self.groups)
 
     def as_json(self) -> dict[str, Any]:
         """The document of `dlq groups`."""
-        shown = {"items": [_group_json(group) for group in self.groups], "more": self.more}
+        shown = {
+            "items": [_group_json(group) for group in self.groups],
+            "total": self.total,
+            "total_is": "exact" if self.looked is None else "at least",
+            "more": self.more,
+        }
         return shown | _looked_json(self.looked)
 
 

@@ -26,7 +26,8 @@ _BASIC = re.compile(
 _TOKEN = re.compile(
     r"(?<![\w-])(?:eyJ[\w-]{5,}+\.[\w-]++(?:\.[\w-]*+)?"  # a JSON web token
     r"|gh[pousr]_[A-Za-z0-9]{20,}+|github_pat_\w{20,}+|xox[abeprs]-[\w-]{10,}+"
-    r"|[sr]k_(?:live|test)_\w{10,}+|AKIA[0-9A-Z]{16}(?!\w))",
+    r"|[sr]k_(?:live|test)_\w{10,}+|AKIA[0-9A-Z]{16}(?!\w)"
+    r"|outlast_[\w-]{40,}+)",  # a token of our own
     re.ASCII,
 )
 _BETWEEN = r"[ \u00a0._-]?"

@@ -20,6 +20,9 @@ _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _FORMULA = (*"=+-@\t\r\n\x00", *"\uff1d\uff0b\uff0d\uff20")
 """What makes a cell a formula, also in full width."""
 
+_INSIDE = re.compile("([;|\t\n][\\s\"']*)(?=[=+\\-@\uff1d\uff0b\uff0d\uff20])")
+"""Where a program that cuts at other places than commas would see a cell begin with one."""
+
 
 def _spelled(found: re.Match[str]) -> str:
     character = found.group()
@@ -47,5 +50,5 @@ def csv_cell(value: object) -> str:
     text = str(value)
     # programs skip blanks before a formula
     dangerous = text.startswith(_FORMULA) or text.lstrip().startswith(_FORMULA)
-    text = neutral_text(text, lines=True)
+    text = _INSIDE.sub(r"\1'", neutral_text(text, lines=True))
     return f"'{text}" if dangerous else text

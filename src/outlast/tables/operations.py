@@ -130,3 +130,10 @@ def _make_worker(metadata: MetaData, name: str) -> Table:
         Column("seen_at", Instant, nullable=False, server_default=now()),
         Column("report", headers_type()),
     )
+
+
+_TABLES = make_operations_tables(MetaData())
+
+HISTORY_COLUMNS: tuple[str, ...] = tuple(_TABLES.history.c.keys())
+WORKER_COLUMNS: tuple[str, ...] = tuple(_TABLES.worker.c.keys())
+"""A table of the right name without one of these is somebody else's, and counts as absent."""

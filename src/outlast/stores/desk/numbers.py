@@ -105,8 +105,8 @@ async def narrowed(
 
 async def groups(
     connection: AsyncConnection, chosen: Selection, limit: int
-) -> tuple[tuple[Group, ...], bool, Looked | None]:
-    """The largest groups, whether there are more, and what was looked at, if not all."""
+) -> tuple[tuple[Group, ...], int, Looked | None]:
+    """The largest groups, how many there are, and what was looked at, if not all."""
     tables, (where, looked) = chosen.tables, await narrowed(connection, chosen)
     await _hash_only(connection, tables)
     dlq = tables.dlq
@@ -142,10 +142,11 @@ async def groups(
             func.max(fine.c.error_type).label("error_type"),
             func.max(fine.c.example_id).label("example_id"),
             *(_distinct(tables, fine.c[name]).label(name) for name in names),
+            func.count().over().label("groups"),
         )
         .group_by(fine.c.fingerprint)
         .order_by(number.desc(), func.max(fine.c.example_id).desc())
-        .limit(limit + 1)
+        .limit(limit)
         .subquery("g")
     )
     text = _or_null(tables, "error_message")
@@ -157,7 +158,7 @@ async def groups(
         .order_by(statement.c.count.desc(), statement.c.example_id.desc())
     )
     rows = (await connection.execute(outer)).all()
-    return tuple(_group(row) for row in rows[:limit]), len(rows) > limit, looked
+    return tuple(_group(row) for row in rows), rows[0].groups if rows else 0, looked
 
 
 def _group(row: Any) -> Group:

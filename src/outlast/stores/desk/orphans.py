@@ -25,6 +25,7 @@ from sqlalchemy import literal as bound
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outlast.model import headers as envelope
+from outlast.model.dead_letter import COUNT_MAX
 from outlast.model.letter_view import SUPERSEDED, UNCONFIRMED, LetterView
 from outlast.model.query import OPEN, REPLAYING, RESOLVED
 from outlast.stores.desk.changing import erase
@@ -195,7 +196,7 @@ async def _fold(
         state=OPEN,
         resolution=null(),
         last_failure_at=other.latest_failure_at,
-        total_deliveries=(letter.total_deliveries or 0) + other.deliveries_count,
+        total_deliveries=min((letter.total_deliveries or 0) + other.deliveries_count, COUNT_MAX),
     )
     await erase(connection, tables, [other.id])
 

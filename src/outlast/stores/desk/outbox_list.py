@@ -26,6 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from outlast.model import headers as envelope
 from outlast.model.query import ROW_STATES, Condition, Query, Word
 from outlast.stores.desk.outbox_rows import OutboxRow, row_of
+from outlast.stores.desk.reading import TOTAL_MAX
 from outlast.stores.desk.scanning import asks_bodies, matcher
 
 LOOKED_AT_MAX = 10_000
@@ -39,10 +40,15 @@ Where = ColumnElement[bool]
 
 
 class FoundRows(NamedTuple):
-    """`after`: where the next list begins. `looked_at`: the look ended before the rows did."""
+    """`after`: where the next list begins. `looked_at`: the look ended before the rows did.
+
+    `total`: how many match, exactly up to TOTAL_MAX where the columns tell all.
+    """
 
     rows: tuple[OutboxRow, ...]
     after: int | None
+    total: int
+    at_least: bool
     looked_at: int | None = None
 
 
@@ -54,9 +60,11 @@ async def listed(
     if holds is None:
         rows = (await connection.execute(_page(outbox, query, limit + 1, after))).mappings().all()
         shown = tuple(row_of(dict(row), whole=False) for row in rows[:limit])
-        return FoundRows(shown, shown[-1].id if len(rows) > limit else None)
+        total = await _total(connection, outbox, query)
+        going_on = shown[-1].id if len(rows) > limit else None
+        return FoundRows(shown, going_on, min(total, TOTAL_MAX), total > TOTAL_MAX)
     found: list[OutboxRow] = []
-    looked_at = 0
+    looked_at, is_first = 0, not after
     while looked_at < LOOKED_AT_MAX:
         step = min(_STEP, LOOKED_AT_MAX - looked_at)
         rows = (await connection.execute(_page(outbox, query, step, after))).mappings().all()
@@ -65,12 +73,17 @@ async def listed(
             live = row_of(dict(row), whole=False)
             if holds(live, row["headers"], row.get("payload")):
                 if len(found) == limit:
-                    return FoundRows(tuple(found), after)
+                    return FoundRows(tuple(found), after, limit + 1, at_least=True)
                 found.append(live)
             after = live.id
         if len(rows) < step:
-            return FoundRows(tuple(found), None)
-    return FoundRows(tuple(found), after, looked_at)
+            return FoundRows(tuple(found), None, len(found), at_least=not is_first)
+    return FoundRows(tuple(found), after, len(found), at_least=True, looked_at=looked_at)
+
+
+async def _total(connection: AsyncConnection, outbox: Table, query: Query) -> int:
+    some = select(outbox.c.id).where(*_conditions(outbox, query)).limit(TOTAL_MAX + 1).subquery()
+    return int((await connection.execute(select(func.count()).select_from(some))).scalar_one())
 
 
 def _page(outbox: Table, query: Query, limit: int, after: int) -> Select[Any]:

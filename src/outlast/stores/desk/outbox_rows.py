@@ -13,7 +13,6 @@ from sqlalchemy import (
     ColumnElement,
     Table,
     Text,
-    case,
     cast,
     delete,
     func,
@@ -27,9 +26,11 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outlast.model import headers as envelope
+from outlast.model.dead_letter import COUNT_MAX
 from outlast.model.query import OPEN, REPLAYING
 from outlast.model.replay_pass import letter_of
 from outlast.stores.desk.history import Act, Entry, tell
+from outlast.stores.desk.locking import locked
 from outlast.stores.desk.shape import DeskTables
 from outlast.stores.desk.workers import longest_lease
 from outlast.tables.instant import SECONDS, clock, clock_plus
@@ -183,30 +184,27 @@ async def _is_free(
 async def _return_letter(
     connection: AsyncConnection, tables: DeskTables, letter_id: int, found: Mapping[str, Any]
 ) -> bool:
-    dlq = tables.dlq
-    given_back = 1 if found["deliveries_count"] == 0 else 0
+    dlq, count = tables.dlq, found["deliveries_count"]
+    linked = (dlq.c.replayed_as == found["id"], dlq.c.state == REPLAYING)
+    letters = await locked(connection, tables, [letter_id], linked, pass_over=False)
+    if not letters:
+        return False
+    letter, given_back = letters[0], 1 if count == 0 else 0
     statement = (
         update(dlq)
-        .where(
-            dlq.c.id == letter_id,
-            dlq.c.replayed_as == found["id"],
-            dlq.c.state == REPLAYING,
-        )
+        .where(dlq.c.id == letter_id)
         .values(
             state=OPEN,
             state_changed_at=clock(),
             replayed_as=null(),
             purge_after=null(),
             resolution=null(),
-            replay_count=case(
-                (dlq.c.replay_count >= given_back, dlq.c.replay_count - given_back),
-                else_=dlq.c.replay_count,
-            ),
-            total_deliveries=func.coalesce(dlq.c.total_deliveries, 0) + found["deliveries_count"],
+            replay_count=max(0, (letter.replay_count or 0) - given_back),
+            total_deliveries=min((letter.total_deliveries or 0) + count, COUNT_MAX),
         )
-        .returning(dlq.c.id)
     )
-    return (await connection.execute(statement)).first() is not None
+    await connection.execute(statement)
+    return True
 
 
 async def _insert_letter(
@@ -222,19 +220,20 @@ async def _insert_letter(
         "headers": headers,
         "deliveries_count": found["deliveries_count"],
         "created_at": found["created_at"],
-        "failed_at": clock(),
+        # said, and not left to the columns' defaults: SQLite adds a column without one
+        **dict.fromkeys(("failed_at", "last_failure_at", "state_changed_at"), clock()),
         "failure_reason": "unknown",
         "message_id": envelope.message_id(headers, found["id"]),
         "event_type": headers.get(envelope.EVENT_TYPE),
         "replay_count": _number(headers.get(envelope.REPLAY_COUNT)),
-        "total_deliveries": found["deliveries_count"],
+        "total_deliveries": min(found["deliveries_count"], COUNT_MAX),
     }
     statement = insert(dlq).values(values).returning(dlq.c.id)
     return int((await connection.execute(statement)).scalar_one())
 
 
 def _number(value: Any) -> int:
-    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= COUNT_MAX
     return value if is_count else 0
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Table, delete, insert, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from outlast.tables.instant import SECONDS, clock, clock_plus
+from outlast.tables.instant import SECONDS, clock_plus
 
 
 class Request(NamedTuple):
@@ -48,7 +48,6 @@ async def begin(
             request_id=request_id,
             kind=kind,
             detail={"digest": digest, "answer": None},
-            at=clock(),
         )
     )
 

@@ -25,7 +25,7 @@ from outlast.model.errors import (
 )
 
 LOCK_WAIT = "2s"
-"""How long a verb on a named letter waits for somebody else's lock."""
+"""How long a verb waits for somebody else's lock: on a letter, or on a table that is migrated."""
 
 _CLASSES: dict[str, type[StoreFailure]] = {
     "08": Disconnected,
@@ -66,6 +66,12 @@ class DeskDatabase:
                 raise
             raise failure from error
 
+    async def bound(self, connection: AsyncConnection) -> None:
+        """Let no statement of this transaction wait long for somebody else's lock."""
+        if self.is_postgres:
+            wait = func.set_config("lock_timeout", LOCK_WAIT, True)
+            await connection.execute(select(wait))
+
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[AsyncConnection]:
         """A transaction that is committed when the block ends. On SQLite it is the only writer."""
@@ -75,10 +81,8 @@ class DeskDatabase:
                 await connection.execution_options(
                     isolation_level="READ COMMITTED" if self.is_postgres else "SERIALIZABLE"
                 )
-                if self.is_postgres:
-                    bound = func.set_config("lock_timeout", LOCK_WAIT, True)
-                    await connection.execute(select(bound))
-                else:
+                await self.bound(connection)
+                if not self.is_postgres:
                     await connection.execute(self._lock)
                 yield connection
                 at_commit = True
@@ -116,7 +120,7 @@ def _of_driver(error: BaseException, *, lost: bool) -> StoreFailure:
     if lost or state is None:
         return Disconnected(f"the database cannot be reached: {text}", state=state)
     if state == _LOCKED:
-        return RowLocked(text, state=state)
+        return RowLocked(f"somebody else holds a lock: {text}", state=state)
     return _CLASSES.get(state[:2], TryLater)(text, state=state)
 
 

@@ -15,14 +15,10 @@ from outlast.stores.postgres.wire import Wire
 from outlast.tables.dead_letters import REQUIRED_COLUMNS
 from outlast.tables.outbox import OUTBOX_COLUMNS
 
-_COLUMNS = (
+_TABLE = (
     "select c.relkind::text, exists (select from pg_inherits h where h.inhparent = c.oid), "
     "array(select a.attname::text from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 "
     "and not a.attisdropped) from pg_class c where c.oid = to_regclass($1)"
-)
-_AGAIN = (
-    "select array(select a.attname::text from pg_attribute a where a.attrelid = to_regclass($1) "
-    "and a.attnum > 0 and not a.attisdropped), to_regclass($2)::text"
 )
 
 POOLED = (
@@ -76,25 +72,15 @@ async def check_dead_letters(wire: Wire, table: Table, seconds: float) -> frozen
     return frozenset(columns)
 
 
-async def look_again(
-    wire: Wire, dlq: Table, history: str, seconds: float
-) -> tuple[frozenset[str], str | None]:
-    """The columns of the dead-letter table as they are now, and its history if there is one."""
-    rows = await wire.fetch(_AGAIN, (qualified(dlq), history), seconds)
-    columns, found = rows[0]
-    return frozenset(columns), None if found is None else history
-
-
-async def find_table(wire: Wire, table: Table, seconds: float) -> str | None:
-    """The quoted name of an optional table, if it is there."""
-    name = qualified(table)
-    found = await wire.connection.fetchval("select to_regclass($1)::text", name, timeout=seconds)
-    return None if found is None else name
+async def columns_now(wire: Wire, table: Table, seconds: float) -> frozenset[str]:
+    """The columns of a table; none where there is no such table."""
+    rows = await wire.fetch(_TABLE, (qualified(table),), seconds)
+    return frozenset(rows[0][2] if rows else ())
 
 
 async def _describe(wire: Wire, table: Table, seconds: float) -> tuple[str, bool, Sequence[str]]:
     name = qualified(table)
-    row = await wire.connection.fetchrow(_COLUMNS, name, timeout=seconds)
+    row = await wire.connection.fetchrow(_TABLE, name, timeout=seconds)
     if row is None:
         raise SchemaError(
             f"table {name} does not exist; create it with metadata.create_all or your migrations",

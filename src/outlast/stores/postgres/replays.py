@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
+from outlast.model.dead_letter import COUNT_MAX
 from outlast.model.delivery import Answer, Pair
 from outlast.model.replay_pass import KEPT_SECONDS, Delivered, Failed, Retried
 from outlast.stores.postgres.settles import settle
@@ -17,6 +18,7 @@ from outlast.stores.postgres.statements import (
     LETTER_PARAMETERS,
     LOCKED,
     Statements,
+    known,
     lock_rows,
     owned,
     skipping_answer,
@@ -48,6 +50,9 @@ _FAILED = (
 )
 _KEPT = {"message_id", "event_type", "first_failure_at"}
 """What a letter keeps of its first failure."""
+_TOTAL = (
+    f"total_deliveries = least(coalesce(q.total_deliveries, 0) + d.deliveries_count, {COUNT_MAX})"
+)
 
 _Columns = Sequence[tuple[str, str, str]]
 
@@ -102,9 +107,7 @@ class ReplayStatements:
             f"u as (update {self._dlq} q set state = 'resolved', resolution = 'delivered', "
             "state_changed_at = now(), replayed_as = null, "
             f"purge_after = now() + make_interval(secs => {KEPT_SECONDS}), "
-            "total_deliveries = least(coalesce(q.total_deliveries, 0) + d.deliveries_count, "
-            "2147483647) "
-            f"{self._linked(_DELIVERED)} returning q.id, d.id row_id, a.actor)"
+            f"{_TOTAL} {self._linked(_DELIVERED)} returning q.id, d.id row_id, a.actor)"
             f"{self._told('u.actor', 'resolved')}"
         )
 
@@ -125,13 +128,11 @@ class ReplayStatements:
 
     def _reopen(self, insert: str) -> str:
         columns = [name for name, _, _ in LETTER_PARAMETERS if name not in _KEPT]
-        failure = ", ".join(f"{name} = a.{name}" for name in columns)
+        failure = ", ".join(f"{name} = {known(name)}" for name in columns)
         return (
             f"u as (update {self._dlq} q set {failure}, state = 'open', state_changed_at = now(), "
             "replayed_as = null, resolution = null, purge_after = null, "
-            "deliveries_count = d.deliveries_count, "
-            "total_deliveries = least(coalesce(q.total_deliveries, 0) + d.deliveries_count, "
-            "2147483647) "
+            f"deliveries_count = d.deliveries_count, {_TOTAL} "
             f"{self._linked(_FAILED)} returning q.id, d.id row_id, a.consumer_instance actor), "
             f"i as ({insert} from d join {_given(_FAILED)} on a.id = d.id and a.tok = d.tok "
             "where not exists (select from u where u.row_id = d.id))"

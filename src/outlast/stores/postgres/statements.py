@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 from sqlalchemy import Table
 from sqlalchemy.dialects import postgresql
 
+from outlast.model.dead_letter import COUNT_MAX
+
 
 def _readable(column: str) -> str:
     """An instant a client can read: infinities and years before Christ are no `datetime`."""
@@ -79,11 +81,16 @@ _LETTER_COPIES = {
     "deliveries_count": "d.deliveries_count",
     "created_at": "d.created_at",
     "timer_id": "d.timer_id",
-    "total_deliveries": "least(d.deliveries_count, 2147483647)",
+    "total_deliveries": f"least(d.deliveries_count, {COUNT_MAX})",
 }
 """The columns the statement copies from the row."""
 
 _AT_LEAST_NOW = {"first_failure_at", "last_failure_at"}
+
+
+def known(column: str) -> str:
+    """What the worker knows for this column of the letter; a row that was never run has no hour."""
+    return f"coalesce(a.{column}, now())" if column in _AT_LEAST_NOW else f"a.{column}"
 
 
 def qualified(table: Table) -> str:
@@ -208,7 +215,7 @@ class Statements:
     def _letters(self, t: str, dlq: str, present: frozenset[str]) -> None:
         values = dict(_LETTER_COPIES)
         for name, _, _ in LETTER_PARAMETERS:
-            values[name] = f"coalesce(a.{name}, now())" if name in _AT_LEAST_NOW else f"a.{name}"
+            values[name] = known(name)
         columns = [name for name in values if name in present]
         arrays = ", ".join(
             f"${number}::{kind}[]" for number, (_, kind, _) in enumerate(LETTER_PARAMETERS, start=3)

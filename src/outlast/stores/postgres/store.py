@@ -25,7 +25,7 @@ from outlast.stores.postgres.wire import Wire
 from outlast.stores.postgres.workers import WorkerStatements
 from outlast.tables import channel_name
 from outlast.tables.dead_letters import DLQ_COLUMNS
-from outlast.tables.operations import operations_table_names
+from outlast.tables.operations import HISTORY_COLUMNS, WORKER_COLUMNS, operations_table_names
 
 OPEN_SECONDS = 10.0
 _STEP_SECONDS = 5.0
@@ -88,10 +88,11 @@ class PostgresStore:
         names = operations_table_names(self._outbox, self._dlq)
         self._replays = self._workers = None
         if self._dlq is not None and columns.issuperset(DLQ_COLUMNS):
-            history = await self._find(names.history)
+            history = await self._find("claims", names.history, HISTORY_COLUMNS, _STEP_SECONDS)
             self._replays = ReplayStatements(self._sql, qualified(self._dlq), history)
-        if (table := await self._find(names.worker)) is not None:
-            self._workers = WorkerStatements(table)
+        worker = await self._find("claims", names.worker, WORKER_COLUMNS, _STEP_SECONDS)
+        if worker is not None:
+            self._workers = WorkerStatements(worker)
         for name in ("settles", "letters"):
             await self._wires[name].open()
             self._wires[name].is_pooled = claims_wire.is_pooled
@@ -99,13 +100,14 @@ class PostgresStore:
             await wire.settle_in(_STEP_SECONDS)
         await self._listen()
 
-    async def _find(self, name: str | None) -> str | None:
+    async def _find(
+        self, line: Line, name: str | None, needed: Sequence[str], seconds: float
+    ) -> str | None:
         """The quoted name of a desk table, if there is one in the schema of the outbox."""
         assert name is not None
-        return await opening.find_table(self._wires["claims"], self._beside(name), _STEP_SECONDS)
-
-    def _beside(self, name: str) -> Table:
-        return Table(name, MetaData(), schema=self._outbox.schema)
+        table = Table(name, MetaData(), schema=self._outbox.schema)
+        columns = await opening.columns_now(self._wires[line], table, seconds)
+        return qualified(table) if columns.issuperset(needed) else None
 
     @property
     def has_replays(self) -> bool:
@@ -262,15 +264,14 @@ class PostgresStore:
         return await replays.reopen(self._wires["letters"], sql, passes, timeout, skip=skip)
 
     async def recheck_letters(self, timeout: float) -> None:
-        name = operations_table_names(self._outbox, self._dlq).history
-        if self._dlq is None or name is None:
+        if self._dlq is None:
             return
-        history = qualified(self._beside(name))
-        wire = self._wires["letters"]
-        columns, found = await opening.look_again(wire, self._dlq, history, timeout)
+        columns = await opening.columns_now(self._wires["letters"], self._dlq, timeout)
         if columns.issuperset(DLQ_COLUMNS):
+            name = operations_table_names(self._outbox, self._dlq).history
+            history = await self._find("letters", name, HISTORY_COLUMNS, timeout)
             self._sql = Statements(self._outbox, self._dlq, columns)
-            self._replays = ReplayStatements(self._sql, qualified(self._dlq), found)
+            self._replays = ReplayStatements(self._sql, qualified(self._dlq), history)
 
     # -- the row of this worker
 

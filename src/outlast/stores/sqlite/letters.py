@@ -7,7 +7,7 @@ so no byte of it passes through here; only columns that the table really has are
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from outlast.model.dead_letter import Letter
+from outlast.model.dead_letter import COUNT_MAX, Letter
 from outlast.model.delivery import ALL_SETTLED, Answer, Pair
 from outlast.stores.sqlite.connection import Hop
 from outlast.stores.sqlite.names import Names
@@ -22,9 +22,9 @@ _COPIED = {
     "deliveries_count": "deliveries_count",
     "created_at": "created_at",
     "timer_id": "timer_id",
-    "total_deliveries": "deliveries_count",
+    "total_deliveries": f"min(deliveries_count, {COUNT_MAX})",
 }
-"""Columns of the dead letter, and the columns of the row they are copied from."""
+"""Columns of the dead letter, and what they are copied from in the row."""
 
 _VALUES: dict[str, Callable[[Letter, str], Any]] = {
     "failed_at": lambda _, now: now,

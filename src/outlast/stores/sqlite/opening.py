@@ -131,33 +131,24 @@ async def _write_ahead(connection: DatabaseConnection, names: Names) -> None:
     )
 
 
-def check_tables(hop: Hop, names: Names, *, letters: bool) -> frozenset[str]:
+def check_tables(hop: Hop, names: Names) -> frozenset[str]:
     """Refuse a table without a column that the hot statements need. The answer is what columns
-    the dead-letter table has, where it was asked for.
+    the dead-letter table has.
     """
     _columns(hop, names, names.outbox_plain, OUTBOX_COLUMNS)
-    if not letters or names.dlq_plain is None:
+    if names.dlq_plain is None:
         return frozenset()
     return _columns(hop, names, names.dlq_plain, REQUIRED_COLUMNS)
 
 
-def is_there(hop: Hop, names: Names, table: str | None) -> bool:
-    """Whether there is an optional table of this name beside the outbox."""
-    rows = hop.execute("SELECT 1 FROM pragma_table_info(?, ?)", (table, names.schema_plain))
-    return table is not None and rows.fetchone() is not None
-
-
-def columns_now(hop: Hop, names: Names) -> frozenset[str]:
-    """The columns that the dead-letter table has; none where there is no such table."""
-    rows = hop.execute(
-        "SELECT name FROM pragma_table_info(?, ?)", (names.dlq_plain, names.schema_plain)
-    )
+def columns_now(hop: Hop, names: Names, table: str | None) -> frozenset[str]:
+    """The columns of a table beside the outbox; none where there is no such table."""
+    rows = hop.execute("SELECT name FROM pragma_table_info(?, ?)", (table, names.schema_plain))
     return frozenset(name for (name,) in rows.fetchall())
 
 
 def _columns(hop: Hop, names: Names, table: str, needed: Sequence[str]) -> frozenset[str]:
-    rows = hop.execute("SELECT name FROM pragma_table_info(?, ?)", (table, names.schema_plain))
-    found = frozenset(name for (name,) in rows.fetchall())
+    found = columns_now(hop, names, table)
     where = f"table {table!r}"
     if names.schema_plain != "main":
         where += f" of the attached database {names.schema_plain!r}"

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from outlast.model.dead_letter import COUNT_MAX
 from outlast.model.delivery import ALL_SETTLED, Answer, Pair
 from outlast.model.failure import Failure
 from outlast.model.replay_pass import KEPT_SECONDS, Delivered, Failed, Retried
@@ -51,7 +52,7 @@ class Replays:
         update = f"UPDATE {names.dlq} SET"
         linked = "WHERE id = ? AND replayed_as = ? AND state = 'replaying'"
         ended = "state_changed_at = ?, replayed_as = NULL"
-        total = "total_deliveries = coalesce(total_deliveries, 0) + ?"
+        total = f"total_deliveries = min(coalesce(total_deliveries, 0) + ?, {COUNT_MAX})"
         failure = ", ".join(f"{name} = ?" for name in _FAILURE.split(", "))
         self._resolve = (
             f"{update} state = 'resolved', resolution = 'delivered', {ended}, purge_after = ?, "

@@ -24,11 +24,12 @@ from outlast.stores.sqlite.claims import Claims
 from outlast.stores.sqlite.connection import DatabaseConnection, Hop
 from outlast.stores.sqlite.letters import Letters
 from outlast.stores.sqlite.names import Names
-from outlast.stores.sqlite.opening import check_tables, columns_now, is_there, open_connection
+from outlast.stores.sqlite.opening import check_tables, columns_now, open_connection
 from outlast.stores.sqlite.replays import Replays
 from outlast.stores.sqlite.settles import Settles
 from outlast.stores.sqlite.workers import Workers
 from outlast.tables.dead_letters import DLQ_COLUMNS
+from outlast.tables.operations import HISTORY_COLUMNS, WORKER_COLUMNS
 
 T = TypeVar("T")
 
@@ -43,19 +44,11 @@ class SqliteStore:
     lines: tuple[Line, ...] = ("claims", "settles", "letters")
     change_poll_seconds: float | None = 0.05
 
-    def __init__(
-        self,
-        engine: AsyncEngine,
-        outbox: Table,
-        dlq: Table | None,
-        *,
-        dlq_columns: frozenset[str] | None = None,
-    ) -> None:
+    def __init__(self, engine: AsyncEngine, outbox: Table, dlq: Table | None = None) -> None:
         self.has_dead_letters = dlq is not None
         self._engine = engine
         self._names = Names(engine.dialect, outbox, dlq)
         self._dlq = dlq
-        self._told_columns = dlq_columns
         self._claims = Claims(self._names)
         self._settles = Settles(self._names)
         self._letters = Letters(self._names, ())
@@ -96,22 +89,21 @@ class SqliteStore:
                 )
 
     def _survey(self, hop: Hop) -> frozenset[str]:
-        found = check_tables(hop, self._names, letters=self._told_columns is None)
+        columns = check_tables(hop, self._names)
         self._replays = self._workers = None
-        if is_there(hop, self._names, self._names.worker_plain):
+        if columns_now(hop, self._names, self._names.worker_plain).issuperset(WORKER_COLUMNS):
             self._workers = Workers(self._names.worker or "")
         self._data_version = self._read_version(hop)
-        columns = found if self._told_columns is None else self._told_columns
         if self._dlq is not None:
-            self._adopt(hop, columns)
+            self._letters = Letters(self._names, columns)
+            self._find_replays(hop, columns)
         return columns
 
-    def _adopt(self, hop: Hop, columns: frozenset[str]) -> None:
-        """Write what the dead-letter table has room for."""
-        self._letters = Letters(self._names, columns)
+    def _find_replays(self, hop: Hop, columns: frozenset[str]) -> None:
         if columns.issuperset(DLQ_COLUMNS):
-            has_history = is_there(hop, self._names, self._names.history_plain)
-            history = self._names.history if has_history else None
+            beside = columns_now(hop, self._names, self._names.history_plain)
+            history = self._names.history if beside.issuperset(HISTORY_COLUMNS) else None
+            self._letters = Letters(self._names, columns)
             self._replays = Replays(self._names, self._letters, history)
 
     async def close(self) -> None:
@@ -269,7 +261,10 @@ class SqliteStore:
     async def recheck_letters(self, timeout: float) -> None:
         """A migration may have brought the columns that were lacking."""
         if self._dlq is not None:
-            await self._run(lambda hop: self._adopt(hop, columns_now(hop, self._names)), timeout)
+            dlq = self._names.dlq_plain
+            await self._run(
+                lambda hop: self._find_replays(hop, columns_now(hop, self._names, dlq)), timeout
+            )
 
     async def resolve(
         self,
