@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
-from outlast.model.errors import Disconnected, OutcomeUnknown, RowRefused
+from outlast.model.errors import CannotWrite, Disconnected, OutcomeUnknown, RowRefused
 from outlast.model.outcome import Terminal
+from tests.engine.test_guard import fails, lacking
 from tests.engine.test_replays import replayed
 
 
@@ -101,3 +102,20 @@ def test_a_locked_letter_without_a_bound_of_the_database_holds_up_itself_alone()
         assert "lease_lost" not in rig.names()
 
     replayed(body)
+
+
+def test_a_row_that_cannot_be_put_off_is_told_as_nothing_that_began():
+    """Its lease runs out; an end is told only of what was dispatched."""
+
+    async def body(rig):
+        rig.handle(fails)
+        rig.store.fail("postpone", CannotWrite("permission denied"))
+        rig.replay()
+        await rig.engine.start()
+        await rig.until(lambda: rig.store.count("postpone"))
+        await asyncio.sleep(1)
+        assert rig.names() == []
+        await rig.until(lambda: rig.store.count("postpone") > 1, step=1)
+        assert rig.started == []
+
+    lacking(body, dead_letters=False)

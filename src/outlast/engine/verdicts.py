@@ -89,7 +89,8 @@ class Kind(ABC):
             entry.delivery.queue,
             failure,
         )
-        self.tell.unsettled(entry)
+        if entry.started_at is not None:
+            self.tell.unsettled(entry)
 
 
 class AckKind(Kind):
