@@ -163,8 +163,8 @@ def test_versions_are_looked_up_once_for_a_run(database):
 @pytest.mark.parametrize("bound", [3, 10])
 def test_groups_and_numbers_say_that_they_looked_at_some(database, monkeypatch, bound):
     """S3-19: header and body words look at the newest letters; no surface passes that over."""
-    monkeypatch.setattr(windows, "SCAN_MAX", bound)
-    monkeypatch.setattr(numbers, "SCAN_MAX", bound)
+    monkeypatch.setattr(windows, "LOOK_MAX", bound)
+    monkeypatch.setattr(numbers, "LOOK_MAX", bound)
 
     async def body(world):
         for _ in range(5):

@@ -180,11 +180,9 @@ async def peers_table(world):
 def tiny(monkeypatch):
     """Looks that end after a few letters."""
 
-    def bound(look, scan):
+    def bound(look):
         monkeypatch.setattr(windows, "LOOK_MAX", look)
         monkeypatch.setattr(reading, "LOOK_MAX", look)
-        monkeypatch.setattr(windows, "SCAN_MAX", scan)
-        monkeypatch.setattr(reading, "SCAN_MAX", scan)
 
     return bound
 
@@ -206,7 +204,6 @@ def with_examples(database, body, /, **strategies):
             of_peers=st.integers(0, 4),
             limit=BOUNDS,
             look=BOUNDS,
-            scan=BOUNDS,
             **strategies,
         )
         def one(letters, words, stated, of_peers, **more):
@@ -225,8 +222,8 @@ def with_examples(database, body, /, **strategies):
 def test_every_letter_is_on_one_page(database, tiny):
     """S2-11 S3-17 S3-18 S3-19 S3-20: each once, in order, whatever is asked in whatever bites."""
 
-    async def body(shelf, limit, look, scan):
-        tiny(look, scan)
+    async def body(shelf, limit, look):
+        tiny(look)
         found, cursor = [], None
         for _ in range(2 * len(shelf.letters) + 2):
             page = await shelf.page(limit, cursor)
@@ -243,8 +240,8 @@ def test_every_letter_is_on_one_page(database, tiny):
 def test_pages_turned_over_by_number_show_a_stretch_of_the_list(database, tiny):
     """An offset counts what is listed; within a look it is the slice, else it says more."""
 
-    async def body(shelf, limit, look, scan, offset):
-        tiny(look, scan)
+    async def body(shelf, limit, look, offset):
+        tiny(look)
         page = await shelf.page(limit, offset=offset)
         found, wanted = [letter.id for letter in page.letters], shelf.expected()[offset:]
         assert found == wanted[: len(found)]
@@ -288,8 +285,8 @@ MOVES = st.lists(
 def test_letters_that_move_hide_no_other_and_show_none_twice(database, tiny):
     """S3-20: between two pages letters fail again, leave, go and come; the others stay put."""
 
-    async def body(shelf, limit, look, scan, moves):
-        tiny(look, scan)
+    async def body(shelf, limit, look, moves):
+        tiny(look)
         before, touched, found, cursor = shelf.expected(), set(), [], None
         left = list(moves)
         for _ in range(4 * (len(shelf.letters) + len(moves)) + 2):

@@ -80,7 +80,7 @@ def test_a_list_that_has_not_looked_at_all_says_how_to_go_on(anywhere, monkeypat
 def test_a_count_that_has_not_looked_at_all_says_so(anywhere, monkeypatch, verb):
     """Numbers over bodies are those of the newest letters; nobody must take them for all."""
     for module in (windows, numbers):
-        monkeypatch.setattr(module, "SCAN_MAX", 5)
+        monkeypatch.setattr(module, "LOOK_MAX", 5)
     anywhere.plant(8)
     assert anywhere.run("dlq", verb, "body.total:1.10").err == "looked at the newest 5 of 8\n"
     assert anywhere.run("dlq", verb, "queue:orders").err == ""

@@ -28,7 +28,7 @@ from outlast.model.query import OPEN
 from outlast.stores.desk.conditions import Where
 from outlast.stores.desk.selection import Selection
 from outlast.stores.desk.shape import DeskTables
-from outlast.stores.desk.windows import SCAN_MAX, Looked, looked_of, scan
+from outlast.stores.desk.windows import LOOK_MAX, Looked, looked_of, scan
 from outlast.tables.instant import SECONDS, Instant, clock, clock_plus
 
 TOP_CAUSES = 20
@@ -100,7 +100,7 @@ async def narrowed(
     where = (chosen.tables.dlq.c.id.in_([place.id for place in found.places]),)
     if found.edge is None:
         return where, None
-    return where, Looked(SCAN_MAX, await looked_of(connection, chosen))
+    return where, Looked(LOOK_MAX, await looked_of(connection, chosen))
 
 
 async def groups(

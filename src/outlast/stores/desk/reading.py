@@ -16,7 +16,6 @@ from outlast.stores.desk.selection import Boundary, Place, Selection, Sized, bit
 from outlast.stores.desk.shape import DeskTables
 from outlast.stores.desk.windows import (
     LOOK_MAX,
-    SCAN_MAX,
     edge,
     found_in,
     looked_of,
@@ -139,7 +138,7 @@ async def _scanned_page(
         at_least=is_bounded,
         more=more,
         last=last,
-        looked_at=SCAN_MAX if is_bounded else None,
+        looked_at=LOOK_MAX if is_bounded else None,
         looked_of=await looked_of(connection, chosen) if is_bounded else None,
     )
 

@@ -20,11 +20,8 @@ from outlast.stores.desk.selection import (
     versions_of,
 )
 
-LOOK_MAX = 20_000
-"""How many letters a list passes to find words that no index knows."""
-
-SCAN_MAX = 10_000
-"""How many it reads to find header and body words."""
+LOOK_MAX = 10_000
+"""How many letters a list looks at to find words that no index knows."""
 
 _TOLD_MAX = 100_000
 
@@ -67,13 +64,13 @@ async def found_in(
 async def edge(
     connection: AsyncConnection, chosen: Selection, after: Place | None, most: int
 ) -> Place | None:
-    """The last letter of a window that is full; None: it holds all there is."""
-    looked = window(chosen, after, most)
-    if await _count(connection, looked) < most:
+    """The last letter of a window that has others behind it; None: it holds all there is."""
+    looked = window(chosen, after, most + 1)
+    if await _count(connection, looked) <= most:
         return None
     order = () if chosen.order is None else (looked.c.at,)
-    last = select(looked.c.at, looked.c.id).order_by(*order, looked.c.id).limit(1)
-    row = (await connection.execute(last)).one()
+    oldest = select(looked.c.at, looked.c.id).order_by(*order, looked.c.id)
+    row = (await connection.execute(oldest.offset(1).limit(1))).one()
     return Place(row.at, row.id)
 
 
@@ -96,10 +93,10 @@ async def scan(
 ) -> Scanned:
     """Read headers and bodies of the newest letters, one by one."""
     size = func.length(chosen.tables.dlq.c.payload).label("size")
-    looked = window(chosen, after, SCAN_MAX, (size,))
+    looked = window(chosen, after, LOOK_MAX, (size,))
     found = await found_in(connection, looked, chosen, looked.c.id, looked.c.size, looked.c.at)
     rows = (await connection.execute(found)).all()
-    end = await edge(connection, chosen, after, SCAN_MAX)
+    end = await edge(connection, chosen, after, LOOK_MAX)
     matching: set[int] = set()
     for some in bites([Sized(row.id, row.size) for row in rows]):
         matching |= await matching_ids(connection, chosen, [letter.id for letter in some])
