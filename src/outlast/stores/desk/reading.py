@@ -100,8 +100,9 @@ async def page(
     rows = (await connection.execute(statement)).mappings().all()
     shown = [dict(row) for row in rows[:limit]]
     last = Place(shown[-1]["at"], shown[-1]["id"]) if shown else None
-    total, is_bounded = await total_of(connection, chosen)
     more = len(rows) > limit
+    is_all = not (more or after or offset)
+    total, is_bounded = await total_of(connection, chosen, len(rows) if is_all else None)
     if not more and is_bounded:
         # the next page looks further down
         end = await edge(connection, chosen, after, LOOK_MAX)
@@ -148,14 +149,21 @@ def light(tables: DeskTables) -> list[Column[Any]]:
     return [column for column in tables.dlq.columns if column.name not in _HEAVY]
 
 
-async def total_of(connection: AsyncConnection, chosen: Selection) -> tuple[int, bool]:
-    """How many match, up to one more than is told exactly; whether there was more to look at."""
+async def total_of(
+    connection: AsyncConnection, chosen: Selection, known: int | None
+) -> tuple[int, bool]:
+    """How many match, up to one more than is told exactly; whether there was more to look at.
+
+    `known`: the first page holds all that match among those that are looked at.
+    """
     if not chosen.is_looked_through:
         some = select(chosen.tables.dlq.c.id).where(*chosen.where).limit(TOTAL_MAX + 1)
         return await _number(connection, some.subquery()), False
-    looked = window(chosen, None, LOOK_MAX)
-    found = await found_in(connection, looked, chosen, looked.c.id)
-    total = await _number(connection, found.limit(TOTAL_MAX + 1).subquery())
+    total = known
+    if total is None:
+        looked = window(chosen, None, LOOK_MAX)
+        found = await found_in(connection, looked, chosen, looked.c.id)
+        total = await _number(connection, found.limit(TOTAL_MAX + 1).subquery())
     return total, await edge(connection, chosen, None, LOOK_MAX) is not None
 
 
