@@ -1,6 +1,6 @@
 """`python -m outlast`: the same as the command `outlast`."""
 
-from outlast.cli import main
+from outlast.cli.process import command
 
 if __name__ == "__main__":
-    main()
+    command()

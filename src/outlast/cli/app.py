@@ -21,7 +21,7 @@ from outlast.cli.asking import asked, flag, shaped
 from outlast.cli.paper import is_of_output, print_document, tell_unwritten
 from outlast.model.errors import OutlastError
 
-_ALLOCATIONS_BETWEEN_LOOKS = 50_000
+_ALLOCATIONS_BETWEEN_LOOKS = 200_000
 _SECONDS_MAX = 86_400.0
 _RATE_MAX = 10_000.0
 
